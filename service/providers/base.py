@@ -1,0 +1,45 @@
+"""The small Protocols that every provider fulfils; the rest of the service knows only these."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+"""Shape (dim,) for one text or (n, dim) for n texts."""
+
+
+class EmbeddingBatch(msgspec.Struct, frozen=True):
+    """Embeddings of n texts, in the order of the texts."""
+
+    vectors: Vector
+    tokens: int
+    truncated: tuple[int, ...] = ()
+    """Positions of the texts that were longer than the model's window."""
+
+
+class Embedder(Protocol):
+    """Turns texts into unit-length vectors of one model."""
+
+    model: str
+    dim: int
+    max_tokens: int
+    """The model's window; a longer text is truncated and reported."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> EmbeddingBatch:
+        """Embed texts as documents; raises `ProviderError`."""
+        ...
+
+    async def embed_query(self, text: str) -> Vector:
+        """Embed one text as a query, shape (dim,); raises `ProviderError`."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` in this model, counted or estimated without network."""
+        ...
+
+    async def close(self) -> None:
+        """Release sessions, threads and connections."""
+        ...
