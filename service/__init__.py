@@ -1,0 +1,3 @@
+"""Braid: async hybrid retrieval over Postgres."""
+
+__version__ = "0.1.0"
