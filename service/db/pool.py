@@ -29,7 +29,7 @@ LOST_CONNECTION = (
 )
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[type-arg]
+class _Connection(asyncpg.Connection):
     """Only `SET LOCAL` is ever used, so a released connection has nothing to reset."""
 
     def get_reset_query(self) -> str:
@@ -39,7 +39,9 @@ class _Connection(asyncpg.Connection):  # type: ignore[type-arg]
 class Database:
     """A pool and the transactions taken from it."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, acquire_seconds: float, pgbouncer: bool) -> None:
+    def __init__(
+        self, pool: "asyncpg.Pool[asyncpg.Record]", *, acquire_seconds: float, pgbouncer: bool
+    ) -> None:
         self._pool = pool
         self._acquire_seconds = acquire_seconds
         # PgBouncer in transaction mode refuses start-up settings; they travel with each BEGIN.
@@ -49,7 +51,9 @@ class Database:
     @contextlib.asynccontextmanager
     async def read(self, team_id: int) -> AsyncIterator[Connection]:
         """A read-only transaction that sees the searchable rows of one team."""
-        begin = f"BEGIN READ ONLY; SET LOCAL ROLE braid_search; SET LOCAL braid.team = '{team_id:d}'"
+        begin = (
+            f"BEGIN READ ONLY; SET LOCAL ROLE braid_search; SET LOCAL braid.team = '{team_id:d}'"
+        )
         async with self._transaction(begin) as connection:
             yield connection
 
@@ -105,9 +109,6 @@ async def open_database(
     dsn: str, *, size: int, acquire_seconds: float = 2.0, pgbouncer: bool = False
 ) -> Database:
     """Connect a pool of `size` connections; the vector extension must exist already."""
-    options: dict[str, object] = (
-        {"statement_cache_size": 0} if pgbouncer else {"server_settings": PLANNER_SETTINGS}
-    )
     try:
         pool = await asyncpg.create_pool(
             dsn,
@@ -115,8 +116,8 @@ async def open_database(
             max_size=size,
             init=register_vector,
             connection_class=_Connection,
-            command_timeout=None,
-            **options,
+            statement_cache_size=0 if pgbouncer else 1000,
+            server_settings=None if pgbouncer else PLANNER_SETTINGS,
         )
     except (*LOST_CONNECTION, asyncpg.PostgresError) as error:
         raise UnavailableError(f"cannot connect to the database: {error}") from error

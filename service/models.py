@@ -1,0 +1,150 @@
+"""Inner value types, shared by the API, search, indexing and the database layer."""
+
+from typing import Any, Literal
+
+import msgspec
+
+Mode = Literal["hybrid", "vector", "text"]
+Scope = Literal["chunks", "summaries", "both"]
+FusionMethod = Literal["rrf", "dbsf"]
+AnalyzerKind = Literal["language", "simple", "trigram"]
+RecordType = Literal["chunk", "summary"]
+KeyScope = Literal["search", "index", "admin"]
+IngestMode = Literal["replace", "upsert"]
+JobStatus = Literal["pending", "processing", "done", "error"]
+Metadata = dict[str, Any]
+
+
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Share of each leg in the fused score; each 0..1, not both 0."""
+
+    dense: float
+    lexical: float
+
+
+class SearchDefaults(msgspec.Struct, frozen=True):
+    """What a collection sets for its searches; None is left to the automatic choice."""
+
+    mode: Mode = "hybrid"
+    method: FusionMethod | None = None
+    weights: Weights | None = None
+    rrf_k: int | None = None
+    fetch_k: int = 40
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """One build of a collection's index and everything that shaped it."""
+
+    id: int
+    team_id: int
+    collection_id: int
+    provider: str
+    model: str | None
+    dim: int | None
+    base_url: str | None
+    language: str
+    analyzer: AnalyzerKind
+    chunk_size: int
+    chunk_overlap: int
+    k1: float
+    b: float
+    row_budget: int
+    average_length: float
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """A named set of documents and its active generation."""
+
+    id: int
+    team_id: int
+    name: str
+    search: SearchDefaults
+    generation: Generation
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks: a team, what its key may do, and where."""
+
+    team_id: int
+    scopes: frozenset[KeyScope]
+    collection_ids: frozenset[int] | None = None
+    """None: every collection of the team."""
+    root: bool = False
+
+
+class IncomingChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk made by the client: text, vector or both."""
+
+    id: str
+    text: str | None = None
+    vector: list[float] | None = None
+    metadata: Metadata | None = None
+    position: int | None = None
+
+
+class IncomingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A document as posted: raw text to be chunked here, or the client's own chunks."""
+
+    doc_id: str
+    text: str | None = None
+    title: str | None = None
+    source: str | None = None
+    metadata: Metadata | None = None
+    summary: str | None = None
+    chunks: list[IncomingChunk] | None = None
+    language: str | None = None
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One row of a leg: its keys and the leg's own score."""
+
+    row: int
+    document: int
+    type: RecordType
+    chunk_id: str
+    position: int
+    score: float
+
+
+class StoredChunk(msgspec.Struct, frozen=True):
+    """A chunk or summary as it is shown to a client."""
+
+    row: int
+    id: str
+    doc_id: str
+    type: RecordType
+    position: int
+    text: str
+    context: str | None
+    title: str | None
+    source: str | None
+    metadata: Metadata
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One comparison of a filter; `key` is literal (a dot is no path)."""
+
+    key: str
+    operator: Literal["eq", "gt", "gte", "lt", "lte", "in", "contains", "starts_with", "exists"]
+    value: Any
+
+
+class AllOf(msgspec.Struct, frozen=True):
+    """Every part holds; no part at all holds always."""
+
+    parts: "tuple[Filter, ...]"
+
+
+class AnyOf(msgspec.Struct, frozen=True):
+    """At least one part holds."""
+
+    parts: "tuple[Filter, ...]"
+
+
+class Not(msgspec.Struct, frozen=True):
+    """The complement, so a missing key matches."""
+
+    part: "Filter"
+
+
+Filter = Condition | AllOf | AnyOf | Not

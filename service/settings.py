@@ -1,0 +1,81 @@
+"""Settings: every one is a `BRAID_` variable, read once, never changed."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import ConfigurationError
+
+PREFIX = "BRAID_"
+
+
+class Settings(BaseSettings):
+    """The operator's choices; `docs/reference/settings.md` lists them all."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    data_dir: Path | None = Field(
+        None, description="folder of the embedded database and the root key"
+    )
+    database_url: SecretStr | None = Field(
+        None, description="external PostgreSQL (16 or newer, pgvector 0.8 or newer)"
+    )
+    pg_bindir: str | None = Field(
+        None, description="folder with the server's programs, instead of the bundled ones"
+    )
+    db_pgbouncer: bool = Field(
+        False, description="the database URL leads to PgBouncer in transaction mode"
+    )
+    db_pool_size: int = Field(10, ge=3, le=500, description="connections a process")
+    root_api_key: SecretStr | None = Field(
+        None, min_length=16, max_length=256, description="key that may do everything, for any team"
+    )
+    allowed_base_urls: str = Field(
+        "", description="comma-separated provider addresses that teams may use"
+    )
+    embedding_threads: int = Field(
+        1, ge=1, le=64, description="threads of the local embedding model a call"
+    )
+    worker_concurrency: int = Field(
+        2, ge=1, le=64, description="indexing jobs that a process works on at once"
+    )
+    max_concurrent_searches: int = Field(
+        64, ge=1, le=10_000, description="searches in progress before the next gets 429"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe log lines to print"
+    )
+    otlp_endpoint: str | None = Field(
+        None, description="OpenTelemetry collector (OTLP over HTTP); nothing is exported without"
+    )
+    url: str = Field(
+        "http://127.0.0.1:8000", description="server that `braid index` and `braid search` talk to"
+    )
+    api_key: SecretStr | None = Field(
+        None, description="key that `braid index` and `braid search` send"
+    )
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; an unknown `BRAID_` variable or a bad value is one clear line."""
+    environment = os.environ if environment is None else environment
+    given = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX)
+    }
+    unknown = sorted(set(given) - set(Settings.model_fields))
+    if unknown:
+        raise ConfigurationError(f"unknown setting {PREFIX}{unknown[0].upper()}")
+    try:
+        return Settings(**{name: value for name, value in given.items() if value != ""})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + str(first["loc"][0]).upper()
+        raise ConfigurationError(f"{name}: {first['msg'].lower()}") from error

@@ -1,0 +1,58 @@
+"""One embedded server a test session, one template database, one database a test that asks."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from service.db.embedded import EmbeddedPostgres
+from service.db.migrate import migrate
+from service.db.pool import Database, open_database
+
+FAST_AND_UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    postgres = EmbeddedPostgres(
+        Path(tmp_path_factory.mktemp("postgres")), settings=FAST_AND_UNSAFE
+    )
+    postgres.start()
+    yield postgres
+    postgres.stop()
+
+
+@pytest.fixture(scope="session")
+async def template(server: EmbeddedPostgres) -> str:
+    await _execute(server.dsn(), "CREATE DATABASE braid_template")
+    await migrate(server.dsn("braid_template"))
+    return "braid_template"
+
+
+@pytest.fixture
+async def dsn(server: EmbeddedPostgres, template: str) -> AsyncIterator[str]:
+    """A migrated database of the test's own."""
+    name = f"test_{next(_numbers)}"
+    await _execute(
+        server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"
+    )
+    yield server.dsn(name)
+    await _execute(server.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[Database]:
+    opened = await open_database(dsn, size=6)
+    yield opened
+    await opened.close()
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
