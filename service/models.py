@@ -3,7 +3,11 @@
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+Vector = NDArray[np.float32]
+"""Shape (dim,) for one text or (n, dim) for n texts."""
 Mode = Literal["hybrid", "vector", "text"]
 Scope = Literal["chunks", "summaries", "both"]
 FusionMethod = Literal["rrf", "dbsf"]

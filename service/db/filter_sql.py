@@ -52,7 +52,8 @@ def _column(condition: Condition, arguments: list[object]) -> str:
         return f"({name} = {bound})"
     if operator in COMPARISONS:
         return f'({name} COLLATE "C" {COMPARISONS[operator]} {bound})'
-    return _string_test(operator, name, bound)
+    # doc_id is stored in the C collation, whose lower() knows ASCII only.
+    return _string_test(operator, f'({name} COLLATE "default")', bound)
 
 
 def _metadata(condition: Condition, arguments: list[object]) -> str:

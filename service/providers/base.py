@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
-"""Shape (dim,) for one text or (n, dim) for n texts."""
+from service.models import Vector as Vector
 
 
 class EmbeddingBatch(msgspec.Struct, frozen=True):

@@ -129,7 +129,7 @@ _OPERANDS = {
 def _check_text(text: str, pointer: str, maximum: int, what: str, minimum: int = 1) -> None:
     if not minimum <= len(text) <= maximum:
         raise InvalidRequestError.at(pointer, f"{what} has {minimum} to {maximum} characters")
-    if "\x00" in text or not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+    if "\x00" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
         raise InvalidRequestError.at(pointer, f"{what} holds a NUL or a lone surrogate")
 
 

@@ -1,0 +1,179 @@
+"""The search request, its bounds, and the plan that it becomes on one collection."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from service.errors import InvalidRequestError
+from service.models import Collection, Filter, FusionMethod, Mode, Scope, Vector, Weights
+from service.search.filters import parse_filter
+from service.text import clean
+
+MAX_QUERY_CHARACTERS = 32_768
+HALFVEC_MAX = 65_504.0
+GROUPED_CHUNKS_PER_DOCUMENT = 20
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked, as text, as a vector of the collection's dimension, or both."""
+
+    text: Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARACTERS)] | None = None
+    vector: Annotated[list[float], msgspec.Meta(min_length=1, max_length=16_000)] | None = None
+
+
+class FusionWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Share of each leg; not both 0."""
+
+    dense: Share
+    lexical: Share
+
+
+class Fusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the legs become one list; what is absent comes from the collection, then `auto`.
+
+    rrf (Cormack et al. 2009, weighted): score = sum over legs of weight / (rrf_k + rank).
+    dbsf: each leg's scores scaled by its mean +- 3 standard deviations, then the weighted sum.
+    """
+
+    method: FusionMethod | None = None
+    weights: FusionWeights | None = None
+    rrf_k: Count | None = None
+    fetch_k: Count | None = None
+
+
+class Lexical(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the words of the query combine."""
+
+    operator: Literal["or", "and", "websearch"] = "or"
+
+
+class MinScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Least score on a named scale; there is none on fused scores, which compare to nothing."""
+
+    dense: float | None = None
+    lexical: float | None = None
+
+
+class Expand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to add to each hit from its document."""
+
+    siblings_topk: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """Other chunks of the document that fit the query best."""
+    siblings_all: bool = False
+    """All other chunks of the document (at most 1,000), in reading order."""
+    neighbours: Annotated[int, msgspec.Meta(ge=0, le=20)] = 0
+    """Chunks before and after the hit."""
+    summary: bool = False
+
+
+class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a search; only `query` is required."""
+
+    query: Query
+    mode: Mode | None = None
+    k: Count = 10
+    group_by: Literal["chunk", "document"] = "chunk"
+    max_chunks_per_document: Count | None = None
+    scope: Scope = "chunks"
+    filter: dict[str, Any] | None = None
+    fusion: Fusion = Fusion()
+    lexical: Lexical = Lexical()
+    min_score: MinScore = MinScore()
+    context: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
+    """The last conversation turns; read by the reranker only."""
+    expand: Expand = Expand()
+    explain: bool = False
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 3000
+
+
+class SearchPlan(msgspec.Struct, frozen=True):
+    """A request with every default filled in from its collection."""
+
+    request: SearchRequest
+    collection: Collection
+    mode: Mode
+    text: str | None
+    vector: Vector | None
+    filter: Filter | None
+    method: FusionMethod | None
+    weights: Weights | None
+    rrf_k: int | None
+    pool: int
+    """Candidates that each leg fetches first."""
+    per_document: int | None
+
+
+def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
+    """Check the request against the collection and fill in its defaults."""
+    defaults = collection.search
+    mode = request.mode or defaults.mode
+    text = _query_text(request.query)
+    _check_query(mode, request.query, text)
+    fusion = request.fusion
+    if fusion.weights and fusion.weights.dense + fusion.weights.lexical == 0:
+        raise InvalidRequestError.at("/fusion/weights", "must not both be 0")
+    weights = (
+        Weights(fusion.weights.dense, fusion.weights.lexical) if fusion.weights else None
+    ) or defaults.weights
+    vector = _query_vector(request.query, collection)
+    if mode == "vector" and vector is None and collection.generation.provider == "none":
+        raise InvalidRequestError.at(
+            "/query/vector", "is required: the collection has no embedder for a text"
+        )
+    grouped = GROUPED_CHUNKS_PER_DOCUMENT if request.group_by == "document" else None
+    return SearchPlan(
+        request=request,
+        collection=collection,
+        mode=mode,
+        text=text,
+        vector=vector,
+        filter=parse_filter(request.filter) if request.filter is not None else None,
+        method=fusion.method or defaults.method,
+        weights=weights,
+        rrf_k=fusion.rrf_k or defaults.rrf_k,
+        pool=max(fusion.fetch_k or defaults.fetch_k, request.k),
+        per_document=request.max_chunks_per_document or grouped,
+    )
+
+
+def _query_text(query: Query) -> str | None:
+    if query.text is None:
+        return None
+    text, _ = clean(query.text)
+    if not text.strip():
+        raise InvalidRequestError.at("/query/text", "must not be blank")
+    return text
+
+
+def _check_query(mode: Mode, query: Query, text: str | None) -> None:
+    if mode == "vector" and (text is None) == (query.vector is None):
+        raise InvalidRequestError.at("/query", "mode vector takes exactly one of text and vector")
+    if mode != "vector" and text is None:
+        raise InvalidRequestError.at("/query/text", f"is required in mode {mode}")
+    if mode == "text" and query.vector is not None:
+        raise InvalidRequestError.at("/query/vector", "has no meaning in mode text")
+
+
+def _query_vector(query: Query, collection: Collection) -> Vector | None:
+    if query.vector is None:
+        return None
+    dim = collection.generation.dim
+    if dim is None:
+        raise InvalidRequestError.at("/query/vector", "the collection holds no vectors")
+    if len(query.vector) != dim:
+        raise InvalidRequestError.at(
+            "/query/vector", f"has {len(query.vector)} dimensions, the collection has {dim}"
+        )
+    wide = np.asarray(query.vector, dtype=np.float64)
+    if not np.isfinite(wide).all() or np.abs(wide).max() > HALFVEC_MAX:
+        raise InvalidRequestError.at(
+            "/query/vector", f"must hold finite numbers from -{HALFVEC_MAX:g} to {HALFVEC_MAX:g}"
+        )
+    vector = wide.astype(np.float32)
+    if not vector.astype(np.float16).any():
+        raise InvalidRequestError.at("/query/vector", "must not be zero")
+    return vector

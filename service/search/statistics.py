@@ -1,0 +1,64 @@
+"""Corpus statistics of generations, kept in process for a while; no write path maintains them."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from service.db.lexical import LexicalStatistics, lexical_statistics, probe_frequencies
+from service.db.pool import Connection, Database
+from service.models import Generation
+
+EXACT_ROWS = 2000
+"""Up to this size every query counts its lexemes exactly; nothing is remembered."""
+SMALL_SECONDS = 2.0
+LARGE_SECONDS = 60.0
+MAX_LEXEMES = 200_000
+
+
+class _Known(msgspec.Struct):
+    statistics: LexicalStatistics
+    expires: float
+    probed: dict[str, int]
+
+
+class StatisticsCache:
+    """Rows and document frequencies by generation, renewed after a time to live."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[int, _Known] = {}
+
+    async def of(self, database: Database, generation: Generation) -> LexicalStatistics:
+        """Rows and common lexemes of a generation."""
+        known = self._known.get(generation.id)
+        if known is None or known.expires <= self._clock():
+            statistics = await lexical_statistics(database, generation.id)
+            seconds = SMALL_SECONDS if statistics.rows <= EXACT_ROWS else LARGE_SECONDS
+            known = _Known(statistics, self._clock() + seconds, {})
+            self._known[generation.id] = known
+            self._forget_expired()
+        return known.statistics
+
+    async def frequencies(
+        self, connection: Connection, generation: Generation, lexemes: Sequence[str]
+    ) -> dict[str, int]:
+        """Rows that hold each lexeme: sampled where common, counted where rare."""
+        known = self._known[generation.id]
+        unknown = [
+            lexeme
+            for lexeme in lexemes
+            if lexeme not in known.statistics.common and lexeme not in known.probed
+        ]
+        if unknown:
+            if len(known.probed) > MAX_LEXEMES:
+                known.probed.clear()
+            known.probed.update(await probe_frequencies(connection, generation.id, unknown))
+        return {
+            lexeme: known.statistics.common.get(lexeme) or known.probed[lexeme]
+            for lexeme in lexemes
+        }
+
+    def _forget_expired(self) -> None:
+        now = self._clock()
+        self._known = {key: known for key, known in self._known.items() if known.expires > now}
