@@ -1,0 +1,88 @@
+"""`postmaster.pid`: what a server writes about itself, and what is left of it after a kill."""
+
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.db.server_account import EmbeddedError
+
+FILE_NAME = "postmaster.pid"
+_POLL_SECONDS = 0.05
+_EMPTY_FILE_SECONDS = 1.0
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """One run of a server: process, start time, and whether it takes connections."""
+
+    pid: int
+    started: str
+    ready: bool
+
+
+def read_record(data: Path) -> ServerRecord | None:
+    """The record in the data directory `data`; None if the last server ended properly."""
+    try:
+        lines = (data / FILE_NAME).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    if len(lines) < 3:
+        return None
+    ready = len(lines) > 7 and lines[7].strip() == "ready"
+    return ServerRecord(int(lines[0]), lines[2], ready)
+
+
+def await_no_server(data: Path, deadline: float) -> ServerRecord | None:
+    """Wait until a dead owner's server is gone; the record that a killed one left."""
+    _drop_empty_record(data / FILE_NAME)
+    while (record := read_record(data)) and is_running(record.pid, data):
+        if time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"process {record.pid} is a server of {data} that was not started here: stop it"
+            )
+        time.sleep(_POLL_SECONDS)
+    return record
+
+
+def is_running(pid: int, data: Path) -> bool:
+    """Whether `pid` is a live server of `data`: no zombie, no other process with its number."""
+    state, program = _process(pid)
+    if state in {"", "Z", "X"} or program != "postgres":
+        return False
+    if not _PROC.exists():
+        return True
+    try:
+        return (_PROC / str(pid) / "cwd").samefile(data)
+    except PermissionError:  # root of a container without CAP_SYS_PTRACE
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """State letter and program name; two empty strings if there is no such process."""
+    if _PROC.exists():
+        try:
+            before, _, after = (_PROC / str(pid) / "stat").read_text().rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            return "", ""
+        return after.split()[0], before.partition("(")[2]
+    listed = subprocess.run(
+        ["/bin/ps", "-o", "stat=,comm=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, program = listed.stdout.strip().partition(" ")
+    return state[:1], Path(program.strip()).name
+
+
+def _drop_empty_record(file: Path) -> None:
+    # A server killed between creating and filling the file leaves one that no server accepts.
+    until = time.monotonic() + _EMPTY_FILE_SECONDS
+    while file.exists() and file.stat().st_size == 0:
+        if time.monotonic() > until:
+            file.unlink(missing_ok=True)
+        time.sleep(_POLL_SECONDS)
