@@ -48,10 +48,8 @@ def fuse(legs: Mapping[Leg, Sequence[Candidate]], rule: FusionRule) -> list[Fuse
     """One list from ranked legs, best first.
 
     Ties go to the better single rank, then the smaller id; a candidate absent from a leg gets
-    nothing from it. With one leg its own scores and order stand.
+    nothing from it.
     """
-    if len(legs) == 1:
-        return _single(*next(iter(legs.items())))
     gathered: dict[int, tuple[Candidate, dict[Leg, Contribution]]] = {}
     for leg, candidates in legs.items():
         for part, candidate in _contributions(leg, candidates, rule):
@@ -68,12 +66,11 @@ def _order(fused: Fused) -> tuple[float, int, str, int]:
     return (-fused.score, fused.best_rank, fused.candidate.chunk_id, fused.candidate.row)
 
 
-def _single(leg: Leg, candidates: Sequence[Candidate]) -> list[Fused]:
+def single_leg(leg: Leg, candidates: Sequence[Candidate]) -> list[Fused]:
+    """One leg alone: its own order and scores."""
     return [
-        Fused(
-            candidate, candidate.score, {leg: Contribution(rank, candidate.score, candidate.score)}
-        )
-        for rank, candidate in enumerate(candidates, 1)
+        Fused(one, one.score, {leg: Contribution(rank, one.score, one.score)})
+        for rank, one in enumerate(candidates, 1)
     ]
 
 

@@ -57,7 +57,8 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
     """Candidates under the row budget: rows with the rarest lexemes, or with all of them."""
     weights = {one.lexeme: one.tf * idf(rows, one.frequency) for one in lexemes}
     rarest = sorted(lexemes, key=lambda one: (one.frequency, one.lexeme))
-    chosen, total = [], 0
+    chosen: list[str] = []
+    total = 0
     for one in rarest:
         total += one.frequency
         if chosen and total > generation.row_budget:
@@ -159,9 +160,7 @@ def _is_proven(candidates: Sequence[Candidate], plan: LexicalPlan, k: int) -> bo
     return len(candidates) >= k and candidates[k - 1].score >= plan.unseen_bound
 
 
-def _has_rare_identifier(
-    prepared: Prepared, lexemes: Sequence[QueryLexeme], rows: int
-) -> bool:
+def _has_rare_identifier(prepared: Prepared, lexemes: Sequence[QueryLexeme], rows: int) -> bool:
     few = max(RARE_ROWS, RARE_SHARE * rows)
     rare = {one.lexeme for one in lexemes if 0 < one.frequency <= few}
     return not rare.isdisjoint(prepared.identifiers)

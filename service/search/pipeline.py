@@ -1,0 +1,281 @@
+"""`search_collection`, the one way in for every caller: legs, fusion, grouping, hydration."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+import msgspec
+
+from service.db.candidates import CandidateQuery
+from service.db.dense import dense_candidates
+from service.db.pool import Database
+from service.errors import ProviderError, UnavailableError
+from service.models import Candidate, Collection, Generation, Vector
+from service.providers.base import Embedder
+from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
+from service.search.grouping import Selection, select_chunks, select_documents
+from service.search.lexical import LexicalAnswer, lexical_leg
+from service.search.present import Presented, present
+from service.search.request import SearchPlan, SearchRequest, plan_search
+from service.search.response import (
+    Degradation,
+    Explanation,
+    FusionExplanation,
+    SearchResponse,
+    StageName,
+)
+from service.search.statistics import StatisticsCache
+from service.telemetry import Stage, log, stage
+
+T = TypeVar("T")
+
+HYDRATION_SHARE = 0.2
+"""Part of the time that the legs may not use: an answer that nobody can read is none."""
+HYDRATION_SECONDS = 0.5
+EMBEDDING_SHARE = 0.7
+MAX_POOL = 4000
+MAX_ATTEMPTS = 3
+FAILURES = (TimeoutError, UnavailableError, ProviderError, asyncpg.PostgresError)
+
+
+class EmbedderSource(Protocol):
+    """Hands out the embedder of a generation."""
+
+    async def get(self, generation: Generation) -> Embedder | None:
+        """The generation's embedder, None when it has none; raises `ProviderError`."""
+        ...
+
+
+class NoEmbedderError(ProviderError):
+    """The collection turns no text into vectors, and the query brought none."""
+
+
+class SearchServices(msgspec.Struct, frozen=True):
+    """What a search needs from the process it runs in."""
+
+    database: Database
+    embedders: EmbedderSource
+    statistics: StatisticsCache
+
+
+class Legs(msgspec.Struct, frozen=True):
+    """The candidates of the legs that answered, those under a threshold left out."""
+
+    found: Mapping[Leg, list[Candidate]]
+    exhausted: bool
+    """No leg has more to give."""
+    lexical: LexicalAnswer | None
+
+
+async def search_collection(
+    services: SearchServices, collection: Collection, request: SearchRequest
+) -> SearchResponse:
+    """Answer a search within its `timeout_ms`.
+
+    Raises `InvalidRequestError` for a request that has no meaning on this collection, and
+    `UnavailableError` when no leg could answer.
+    """
+    return await _Search(services, plan_search(request, collection)).run()
+
+
+class _Search:
+    """One search: its deadline, its stages, and what it had to leave out."""
+
+    def __init__(self, services: SearchServices, plan: SearchPlan) -> None:
+        self._services = services
+        self._plan = plan
+        self._started = time.perf_counter()
+        self._seconds = plan.request.timeout_ms / 1000
+        self._vector: Vector | None = plan.vector
+        self._stages: dict[StageName, dict[str, Any]] = {}
+        self._degraded: dict[StageName, str] = {}
+        self._best: dict[str, float] = {}
+
+    async def run(self) -> SearchResponse:
+        for _ in range(MAX_ATTEMPTS):
+            legs, rule, selection = await self._select()
+            presented = await self._present(legs, selection)
+            # What was replaced or deleted since the legs ran is asked for again as it is now.
+            if presented.complete:
+                break
+        return self._respond(legs, rule, selection, presented)
+
+    async def _select(self) -> tuple[Legs, FusionRule | None, Selection]:
+        """Run and fuse the legs; a pool with too few documents or chunks is doubled."""
+        plan, limit = self._plan, self._plan.pool
+        choose = select_documents if plan.request.group_by == "document" else select_chunks
+        while True:
+            legs = await self._legs(limit)
+            rule, fused = self._fuse(legs)
+            selection = choose(fused, plan.request.k, plan.per_document)
+            done = selection.filled or legs.exhausted or limit >= MAX_POOL
+            if done or self._legs_time() <= 0:
+                return legs, rule, selection
+            limit = min(2 * limit, MAX_POOL)
+
+    def _fuse(self, legs: Legs) -> tuple[FusionRule | None, list[Fused]]:
+        plan = self._plan
+        if plan.mode != "hybrid":
+            return None, single_leg(*next(iter(legs.found.items())))
+        rule = choose_rule(
+            plan.method,
+            plan.weights,
+            plan.rrf_k,
+            identifier_query=legs.lexical is not None and legs.lexical.rare_identifier,
+        )
+        return rule, fuse(legs.found, rule)
+
+    async def _legs(self, limit: int) -> Legs:
+        """Both legs at once, each on its own connection; the lexical one awaits no embedding."""
+        plan = self._plan
+        query = CandidateQuery(
+            generation_id=plan.collection.generation.id,
+            scope=plan.request.scope,
+            filter=plan.filter,
+            limit=limit,
+            per_document=plan.per_document,
+        )
+        lexical, dense = await asyncio.gather(self._lexical(query), self._dense(query))
+        found: dict[Leg, list[Candidate]] = {}
+        if dense is not None:
+            found["dense"] = dense
+        if lexical is not None:
+            found["lexical"] = lexical.candidates
+        if not found:
+            reasons = ", ".join(f"{name} {why}" for name, why in self._degraded.items())
+            raise UnavailableError(f"no leg of the search could answer: {reasons}")
+        kept = {leg: self._passing(leg, candidates) for leg, candidates in found.items()}
+        exhausted = all(
+            len(found[leg]) < limit or len(kept[leg]) < len(found[leg]) for leg in found
+        )
+        return Legs(kept, exhausted, lexical)
+
+    async def _lexical(self, query: CandidateQuery) -> LexicalAnswer | None:
+        if self._plan.mode == "vector":
+            return None
+        services = self._services
+
+        async def run(stage: Stage) -> LexicalAnswer:
+            answer = await lexical_leg(services.database, services.statistics, self._plan, query)
+            stage.facts["candidates"] = len(answer.candidates)
+            stage.facts["terms_used"] = len(answer.weights)
+            stage.facts["exact"] = answer.exact
+            return answer
+
+        return await self._attempt("lexical", self._legs_time(), run)
+
+    async def _dense(self, query: CandidateQuery) -> list[Candidate] | None:
+        if self._plan.mode == "text":
+            return None
+        if self._vector is None:
+            self._vector = await self._attempt(
+                "embed", EMBEDDING_SHARE * self._legs_time(), self._embed
+            )
+        vector = self._vector
+        if vector is None:
+            self._stages["dense"] = {"status": "skipped", "ms": 0.0}
+            return None
+
+        async def run(stage: Stage) -> list[Candidate]:
+            team_id = self._plan.collection.team_id
+            async with self._services.database.read(team_id) as connection:
+                candidates = await dense_candidates(connection, query, vector)
+            stage.facts["candidates"] = len(candidates)
+            return candidates
+
+        return await self._attempt("dense", self._legs_time(), run)
+
+    async def _embed(self, _stage: Stage) -> Vector:
+        embedder = await self._services.embedders.get(self._plan.collection.generation)
+        if embedder is None:
+            raise NoEmbedderError("the collection has no embedder")
+        return await embedder.embed_query(self._plan.text or "")
+
+    async def _attempt(
+        self, name: StageName, seconds: float, work: Callable[[Stage], Awaitable[T]]
+    ) -> T | None:
+        """Run one stage within `seconds`; a failure degrades the answer and is named in it."""
+        current: Stage | None = None
+        try:
+            with stage(name) as current:
+                async with asyncio.timeout(seconds):
+                    return await work(current)
+        except FAILURES as error:
+            reason = _reason(error)
+            self._degraded[name] = reason
+            log.warning(
+                "search stage failed", stage=name, reason=reason, error=type(error).__name__
+            )
+            return None
+        finally:
+            if current is not None:
+                self._record(name, current)
+
+    def _record(self, name: StageName, done: Stage) -> None:
+        earlier = self._stages.get(name, {}).get("ms", 0.0)
+        spent = round(earlier + done.ms, 2)
+        self._stages[name] = {"status": done.status, "ms": spent, **done.facts}
+
+    def _passing(self, leg: Leg, candidates: list[Candidate]) -> list[Candidate]:
+        least = getattr(self._plan.request.min_score, leg)
+        if least is None:
+            return candidates
+        if candidates:
+            self._best[leg] = candidates[0].score
+        return [one for one in candidates if one.score >= least]
+
+    async def _present(self, legs: Legs, selection: Selection) -> Presented:
+        weights = legs.lexical.weights if legs.lexical else {}
+        try:
+            with stage("hydrate") as current:
+                async with asyncio.timeout(self._remaining()):
+                    return await present(
+                        self._services.database, self._plan, selection.hits, weights, self._vector
+                    )
+        except TimeoutError as error:
+            raise UnavailableError("the answer could not be read in time") from error
+        finally:
+            self._record("hydrate", current)
+
+    def _remaining(self) -> float:
+        return self._seconds - (time.perf_counter() - self._started)
+
+    def _legs_time(self) -> float:
+        reserve = min(HYDRATION_SHARE * self._seconds, HYDRATION_SECONDS)
+        return self._remaining() - reserve
+
+    def _respond(
+        self, legs: Legs, rule: FusionRule | None, selection: Selection, presented: Presented
+    ) -> SearchResponse:
+        plan = self._plan
+        grouped = plan.request.group_by == "document"
+        abstained = not selection.hits and any(
+            least is not None for least in msgspec.structs.astuple(plan.request.min_score)
+        )
+        return SearchResponse(
+            mode=plan.mode,
+            exhausted=not selection.filled and legs.exhausted,
+            abstained=abstained,
+            degraded=[Degradation(name, why) for name, why in self._degraded.items()],
+            stages=self._stages,
+            took_ms=round((time.perf_counter() - self._started) * 1000, 2),
+            hits=msgspec.UNSET if grouped else presented.hits,
+            documents=presented.documents if grouped else msgspec.UNSET,
+            best_score=self._best if abstained else msgspec.UNSET,
+            explain=_explanation(rule) if plan.request.explain else msgspec.UNSET,
+        )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, NoEmbedderError):
+        return "no embedder"
+    return "timeout" if isinstance(error, TimeoutError) else "error"
+
+
+def _explanation(rule: FusionRule | None) -> Explanation:
+    if rule is None:
+        return Explanation(fusion=None)
+    rrf_k = rule.rrf_k if rule.method == "rrf" else None
+    return Explanation(FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason))

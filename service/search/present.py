@@ -1,0 +1,193 @@
+"""Reads the chosen rows and shapes them as the client sees them."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from service.db.hydrate import (
+    MAX_SIBLINGS,
+    DocumentHeader,
+    Surroundings,
+    document_headers,
+    hydrate,
+    impacts,
+    surroundings,
+)
+from service.db.pool import Connection, Database
+from service.models import StoredChunk, Vector
+from service.search.fusion import Fused, Leg
+from service.search.grouping import by_document
+from service.search.request import SearchPlan
+from service.search.response import (
+    DocumentHit,
+    Expansion,
+    FusedExplanation,
+    Hit,
+    HitExplanation,
+    LegExplanation,
+    Record,
+)
+from service.text import lexeme_hash
+
+
+class Presented(msgspec.Struct, frozen=True):
+    """The answer's hits or documents; not complete when a chosen row is gone."""
+
+    hits: list[Hit]
+    documents: list[DocumentHit]
+    complete: bool
+
+
+async def present(
+    database: Database,
+    plan: SearchPlan,
+    chosen: Sequence[Fused],
+    weights: Mapping[str, float],
+    vector: Vector | None,
+) -> Presented:
+    """Hydrate the chosen candidates; `weights` are those of the query's lexemes."""
+    if not chosen:
+        return Presented([], [], complete=True)
+    generation = plan.collection.generation
+    async with database.read(generation.team_id) as connection:
+        rows = [one.candidate.row for one in chosen]
+        stored = await hydrate(connection, generation.id, rows)
+        alive = [one for one in chosen if one.candidate.row in stored]
+        terms = await _terms(connection, plan, rows, weights) if plan.request.explain else {}
+        expansions = await _expansions(connection, plan, alive, vector)
+        grouped = plan.request.group_by == "document"
+        documents = list({one.candidate.document: None for one in alive}) if grouped else []
+        headers = await document_headers(connection, documents) if grouped else {}
+    shown = {
+        one.candidate.row: _hit(
+            one,
+            stored[one.candidate.row],
+            _explanation(one, rank, terms, plan) if plan.request.explain else msgspec.UNSET,
+            expansions.get(one.candidate.row, msgspec.UNSET),
+        )
+        for rank, one in enumerate(alive, 1)
+    }
+    return Presented(
+        hits=list(shown.values()),
+        documents=_documents(alive, shown, headers),
+        complete=len(alive) == len(chosen) and len(headers) == len(documents),
+    )
+
+
+def _hit(
+    fused: Fused,
+    stored: StoredChunk,
+    explanation: HitExplanation | msgspec.UnsetType,
+    expansion: Expansion | msgspec.UnsetType,
+) -> Hit:
+    return Hit(
+        id=stored.id,
+        doc_id=stored.doc_id,
+        type=stored.type,
+        position=stored.position,
+        text=stored.text,
+        context=stored.context,
+        title=stored.title,
+        source=stored.source,
+        metadata=stored.metadata,
+        score=fused.score,
+        explain=explanation,
+        expansion=expansion,
+    )
+
+
+def _documents(
+    alive: Sequence[Fused], shown: Mapping[int, Hit], headers: Mapping[int, DocumentHeader]
+) -> list[DocumentHit]:
+    documents = []
+    for document, group in by_document(alive).items():
+        header = headers.get(document)
+        if header is None:
+            continue
+        chunks = [shown[one.candidate.row] for one in group]
+        documents.append(
+            DocumentHit(
+                doc_id=header.doc_id,
+                score=max(one.score for one in group),
+                title=header.title,
+                source=header.source,
+                metadata=header.metadata,
+                chunks=chunks,
+                matched_chunk_ids=[chunk.id for chunk in chunks],
+            )
+        )
+    return documents
+
+
+async def _terms(
+    connection: Connection, plan: SearchPlan, rows: list[int], weights: Mapping[str, float]
+) -> dict[int, dict[str, float]]:
+    """What each lexeme adds to the BM25 score of each row."""
+    if not weights:
+        return {}
+    found = await impacts(connection, plan.collection.generation.id, rows)
+    places = {lexeme: lexeme_hash(lexeme) for lexeme in weights}
+    return {
+        row: {
+            lexeme: weights[lexeme] * document[place]
+            for lexeme, place in places.items()
+            if place in document
+        }
+        for row, document in found.items()
+    }
+
+
+def _explanation(
+    fused: Fused, rank: int, terms: Mapping[int, dict[str, float]], plan: SearchPlan
+) -> HitExplanation:
+    def leg(name: Leg) -> LegExplanation | None:
+        part = fused.legs.get(name)
+        if part is None:
+            return None
+        added = terms.get(fused.candidate.row) if name == "lexical" else None
+        return LegExplanation(part.rank, part.score, part.contribution, added)
+
+    place = FusedExplanation(rank, fused.score) if plan.mode == "hybrid" else None
+    return HitExplanation(dense=leg("dense"), lexical=leg("lexical"), fused=place)
+
+
+async def _expansions(
+    connection: Connection, plan: SearchPlan, alive: Sequence[Fused], vector: Vector | None
+) -> dict[int, Expansion]:
+    expand = plan.request.expand
+    siblings = MAX_SIBLINGS if expand.siblings_all else expand.siblings_topk
+    if not alive or not (siblings or expand.neighbours or expand.summary):
+        return {}
+    wanted = Surroundings(
+        siblings=siblings,
+        siblings_by_relevance=not expand.siblings_all,
+        neighbours=expand.neighbours,
+        summary=expand.summary,
+    )
+    keys = [
+        (one.candidate.row, one.candidate.document, one.candidate.position, one.candidate.chunk_id)
+        for one in alive
+    ]
+    found = await surroundings(connection, plan.collection.generation.id, keys, wanted, vector)
+    return {row: _expansion(found.get(row, {})) for row, *_ in keys}
+
+
+def _expansion(related: Mapping[str, list[StoredChunk]]) -> Expansion:
+    summary = related.get("summary")
+    return Expansion(
+        siblings=[_record(chunk) for chunk in related.get("siblings", [])],
+        neighbours=[_record(chunk) for chunk in related.get("neighbours", [])],
+        summary=_record(summary[0]) if summary else None,
+    )
+
+
+def _record(chunk: StoredChunk) -> Record:
+    return Record(
+        id=chunk.id,
+        doc_id=chunk.doc_id,
+        type=chunk.type,
+        position=chunk.position,
+        text=chunk.text,
+        context=chunk.context,
+        metadata=chunk.metadata,
+    )

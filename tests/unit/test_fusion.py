@@ -1,0 +1,133 @@
+"""Fusion: the formula, its ties, and what holds for any two legs."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.models import Candidate, Weights
+from service.search.fusion import (
+    FusionRule,
+    choose_rule,
+    fuse,
+    scale_by_distribution,
+    single_leg,
+)
+
+
+def candidate(row: int, score: float = 1.0, chunk_id: str | None = None) -> Candidate:
+    return Candidate(row, row, "chunk", chunk_id or f"c{row:04d}", 0, score)
+
+
+def rrf(dense: float = 0.7, lexical: float = 0.3, rrf_k: int = 60) -> FusionRule:
+    return FusionRule("rrf", Weights(dense, lexical), rrf_k, "")
+
+
+def test_rrf_adds_weight_over_k_plus_rank_of_each_leg() -> None:
+    legs = {"dense": [candidate(1), candidate(2)], "lexical": [candidate(2), candidate(3)]}
+    fused = fuse(legs, rrf())
+    scores = {one.candidate.row: one.score for one in fused}
+    assert scores == pytest.approx({1: 0.7 / 61, 2: 0.7 / 62 + 0.3 / 61, 3: 0.3 / 62})
+    assert [one.candidate.row for one in fused] == [2, 1, 3]
+
+
+def test_a_candidate_of_one_leg_gets_nothing_from_the_other() -> None:
+    fused = fuse({"dense": [candidate(1)], "lexical": []}, rrf())
+    assert fused[0].score == pytest.approx(0.7 / 61)
+    assert set(fused[0].legs) == {"dense"}
+
+
+def test_equal_scores_within_a_leg_still_have_different_ranks() -> None:
+    tied = [candidate(row, score=0.5) for row in range(1, 4)]
+    fused = fuse({"dense": tied, "lexical": []}, rrf())
+    assert [one.legs["dense"].rank for one in fused] == [1, 2, 3]
+
+
+def test_ties_go_to_the_better_single_rank_then_to_the_smaller_id() -> None:
+    rule = FusionRule("rrf", Weights(0.5, 0.5), 60, "")
+    legs = {"dense": [candidate(9, chunk_id="b")], "lexical": [candidate(8, chunk_id="a")]}
+    assert [one.candidate.chunk_id for one in fuse(legs, rule)] == ["a", "b"]
+    # weights 0.61/0.62 make rank 1 of one leg and rank 2 of the other score alike
+    even = FusionRule("rrf", Weights(0.62, 0.61), 60, "")
+    legs = {
+        "dense": [candidate(1), candidate(2, chunk_id="a")],
+        "lexical": [candidate(3, chunk_id="z")],
+    }
+    fused = fuse(legs, even)
+    assert fused[1].score == pytest.approx(fused[2].score)
+    assert [one.candidate.row for one in fused] == [1, 3, 2]
+
+
+def test_a_duplicate_keeps_its_best_rank() -> None:
+    fused = fuse({"dense": [candidate(1), candidate(2), candidate(1)], "lexical": []}, rrf())
+    assert [(one.candidate.row, one.legs["dense"].rank) for one in fused] == [(1, 1), (2, 2)]
+
+
+def test_dbsf_scales_by_three_standard_deviations() -> None:
+    scores = [3.0, 2.0, 1.0]
+    deviation = math.sqrt(2 / 3)
+    expected = [0.5 + 1 / (6 * deviation), 0.5, 0.5 - 1 / (6 * deviation)]
+    assert scale_by_distribution(scores) == pytest.approx(expected)
+
+
+def test_dbsf_of_equal_scores_is_one_half_each() -> None:
+    assert scale_by_distribution([7.0, 7.0]) == [0.5, 0.5]
+    assert scale_by_distribution([]) == []
+
+
+def test_dbsf_clips_an_outlier() -> None:
+    assert max(scale_by_distribution([100.0, *[0.0] * 40])) == 1.0
+
+
+def test_one_leg_alone_keeps_its_order_and_scores() -> None:
+    legs = [candidate(5, 0.0), candidate(4, -1.0)]
+    assert [(one.candidate.row, one.score) for one in single_leg("dense", legs)] == [
+        (5, 0.0),
+        (4, -1.0),
+    ]
+
+
+def test_what_is_given_is_obeyed_and_the_rest_is_classic() -> None:
+    assert choose_rule("rrf", None, None, identifier_query=True) == FusionRule(
+        "rrf", Weights(0.7, 0.3), 60, "weighted rrf as set"
+    )
+    given_weights = choose_rule(None, Weights(1, 0), None, identifier_query=True)
+    assert (given_weights.method, given_weights.weights) == ("rrf", Weights(1, 0))
+    assert choose_rule(None, None, 5, identifier_query=False).rrf_k == 5
+    assert choose_rule("dbsf", Weights(0.1, 0.9), None, identifier_query=False).weights == Weights(
+        0.1, 0.9
+    )
+
+
+def test_auto_leans_to_the_lexical_leg_for_identifiers() -> None:
+    plain = choose_rule(None, None, None, identifier_query=False)
+    identifier = choose_rule(None, None, None, identifier_query=True)
+    assert identifier.weights.lexical > plain.weights.lexical
+    assert plain.method == identifier.method == "dbsf"
+
+
+legs_of_rows = st.lists(st.integers(1, 30), unique=True, max_size=30)
+
+
+@given(
+    dense=legs_of_rows, lexical=legs_of_rows, weight=st.floats(0.01, 0.99), k=st.integers(1, 100)
+)
+def test_fusion_orders_the_union_by_score_and_is_repeatable(
+    dense: list[int], lexical: list[int], weight: float, k: int
+) -> None:
+    legs = {
+        "dense": [candidate(row) for row in dense],
+        "lexical": [candidate(row) for row in lexical],
+    }
+    fused = fuse(legs, rrf(weight, 1 - weight, k))
+    assert {one.candidate.row for one in fused} == {*dense, *lexical}
+    scores = [one.score for one in fused]
+    assert scores == sorted(scores, reverse=True)
+    assert fused == fuse(dict(reversed(legs.items())), rrf(weight, 1 - weight, k))
+
+
+@given(rows=st.lists(st.integers(1, 30), unique=True, min_size=1))
+def test_a_leg_of_weight_zero_changes_no_order(rows: list[int]) -> None:
+    legs = {"dense": [candidate(row) for row in rows], "lexical": []}
+    assert [one.candidate.row for one in fuse(legs, rrf(1, 0))] == rows
