@@ -1,6 +1,7 @@
 """One embedded server a test session, one template database, one database a test that asks."""
 
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,13 +17,13 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    postgres = EmbeddedPostgres(
-        Path(tmp_path_factory.mktemp("postgres")), settings=FAST_AND_UNSAFE
-    )
-    postgres.start()
-    yield postgres
-    postgres.stop()
+def server() -> Iterator[EmbeddedPostgres]:
+    # Not below pytest's own folder: the account that runs the server may not enter it.
+    with tempfile.TemporaryDirectory(prefix="braid-tests-", ignore_cleanup_errors=True) as folder:
+        postgres = EmbeddedPostgres(Path(folder), settings=FAST_AND_UNSAFE)
+        postgres.start()
+        yield postgres
+        postgres.stop()
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +37,7 @@ async def template(server: EmbeddedPostgres) -> str:
 async def dsn(server: EmbeddedPostgres, template: str) -> AsyncIterator[str]:
     """A migrated database of the test's own."""
     name = f"test_{next(_numbers)}"
-    await _execute(
-        server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"
-    )
+    await _execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield server.dsn(name)
     await _execute(server.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
 
