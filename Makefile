@@ -1,0 +1,72 @@
+# Everything a developer types. Needs Python 3.11 or newer, make and a POSIX shell.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q
+INSTALLED := $(VENV)/.installed
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up test lint format demo openapi lock bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## Create .venv with everything pinned by requirements.lock
+
+up: $(INSTALLED)  ## Start Braid: embedded PostgreSQL, local model, API on port 8000 (ARGS="--port 9000")
+	@$(BIN)/braid up $(ARGS)
+
+test: $(INSTALLED)  ## Run the tests (ARGS="tests/unit -k fusion" runs some)
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(INSTALLED)  ## Check style, formatting, types and import direction
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(INSTALLED)  ## Format the code and sort its imports
+	@$(BIN)/ruff check --select I --fix
+	@$(BIN)/ruff format
+
+demo: $(INSTALLED)  ## Index this repository's documentation and run five queries against it
+	@$(BIN)/python bench/demo.py
+
+openapi: $(INSTALLED)  ## Write the API description to openapi/openapi.json
+	@$(BIN)/braid openapi --write
+
+lock: $(BIN)/uv  ## Resolve the dependencies again and write requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --quiet \
+		--python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+		-o requirements.lock
+
+bench: $(INSTALLED)  ## Measure what a search costs beyond its SQL
+	@$(BIN)/python bench/search_overhead.py $(ARGS)
+
+clean:  ## Remove the environment and everything that was built or cached
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find service migrations tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@found=; for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11 python; do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "make: Python 3.11 or newer is needed: install it or say where it is (make PYTHON=/path/to/python3)" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "make: $$found has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)" >&2; \
+		exit 1; \
+	fi; \
+	[ -x $(BIN)/python ] || "$$found" -m venv $(VENV)
+	@echo "installing into $(VENV), a few minutes the first time"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(INSTALLED)
+
+$(BIN)/uv: $(INSTALLED)
+	@$(PIP) install uv
