@@ -70,6 +70,11 @@ class Database:
         async with self._transaction("BEGIN") as connection:
             yield connection
 
+    async def fetch_row(self, statement: str, *arguments: object) -> asyncpg.Record | None:
+        """First row of one statement that commits by itself, as the schema's owner."""
+        async with self._acquire() as connection:
+            return await connection.fetchrow(statement, *arguments)
+
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
         async with self._acquire() as connection:

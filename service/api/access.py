@@ -1,0 +1,140 @@
+"""Who may do what: the key of a request, its scope, and the collection that its route names.
+
+`search` searches and reads documents, `index` writes documents and reads jobs, `admin` manages
+collections and keys. No scope implies another; any of them may see what collections it reaches.
+The root key has them all and may also manage teams.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.handlers import BaseRouteHandler
+
+from service.api.fields import Name
+from service.api.services import Services
+from service.db.keys import ALL_SCOPES, Access, find_access, find_root_access, touch_key
+from service.db.pool import Database
+from service.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthorizedError,
+)
+from service.models import Collection, KeyScope, Principal
+from service.security import hash_key, same_key
+from service.telemetry import log
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+DEFAULT_TEAM = "default"
+MAX_DOC_ID_CHARACTERS = 512
+
+Connection: TypeAlias = ASGIConnection[Any, Any, Any, State]
+Guard = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
+
+
+def requires(*scopes: KeyScope, whole_team: bool = False) -> Guard:
+    """A guard: the key holds one of the scopes and reaches the collection of the route.
+
+    With `whole_team` the key must not be limited to some collections.
+    """
+
+    async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+        services: Services = connection.app.state.services
+        name = connection.path_params.get("name")
+        access = await _authenticate(services, connection, name)
+        if not access.principal.scopes & set(scopes):
+            raise ForbiddenError(f"the key needs the scope {' or '.join(scopes)}")
+        if whole_team and access.principal.collection_ids is not None:
+            raise ForbiddenError("the key is limited to some collections")
+        if name is not None and access.collection is None:
+            raise NotFoundError("unknown collection")
+        connection.state.access = access
+        _restore_doc_id(connection)
+
+    return guard
+
+
+any_scope = requires(*sorted(ALL_SCOPES))
+
+
+async def requires_root(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """A guard: only the root key."""
+    access = await _authenticate(connection.app.state.services, connection, None)
+    if not access.principal.root:
+        raise ForbiddenError("only the root key may manage teams")
+    connection.state.access = access
+
+
+async def provide_principal(request: Request[Any, Any, State]) -> Principal:
+    """Who asks, for handlers."""
+    access: Access = request.state.access
+    return access.principal
+
+
+async def provide_collection(
+    request: Request[Any, Any, State],
+    name: Name,  # noqa: ARG001 - so that the path's parameter is documented
+) -> Collection:
+    """The collection that the route names, for handlers; the guard found it."""
+    access: Access = request.state.access
+    assert access.collection is not None
+    return access.collection
+
+
+async def _authenticate(services: Services, connection: Connection, name: str | None) -> Access:
+    key = _given_key(connection)
+    if name is not None and not NAME.fullmatch(name):
+        raise InvalidRequestError.at("/name", f"a collection's name matches ^{NAME.pattern}$")
+    team = connection.headers.get("x-team")
+    root = services.settings.root_api_key
+    if root is not None and same_key(key, root.get_secret_value()):
+        access = await _root_access(services.database, team or DEFAULT_TEAM, name)
+    else:
+        access = await _key_access(services.database, key, name)
+    if team is not None and access.team != team:
+        raise NotFoundError("unknown team")
+    return access
+
+
+async def _root_access(database: Database, team: str, name: str | None) -> Access:
+    access = await find_root_access(database, team, name) if NAME.fullmatch(team) else None
+    if access is None:
+        raise NotFoundError("unknown team")
+    return access
+
+
+async def _key_access(database: Database, key: str, name: str | None) -> Access:
+    access = await find_access(database, hash_key(key), name)
+    if access is None:
+        raise UnauthorizedError("the key is unknown, revoked or expired")
+    if access.unused_key is not None and not await touch_key(database, access.unused_key):
+        log.warning("last use of a key not written down", key_id=access.unused_key)
+    return access
+
+
+def _given_key(connection: Connection) -> str:
+    if key := connection.headers.get("x-api-key"):
+        return key
+    scheme, _, key = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key.strip():
+        return key.strip()
+    raise UnauthorizedError("send a key as X-API-Key or as Authorization: Bearer")
+
+
+def _restore_doc_id(connection: Connection) -> None:
+    """Put the exact `doc_id` in place: the router has decoded and merged its slashes."""
+    if "doc_id" not in connection.path_params:
+        return
+    doc_id = connection.path_params["doc_id"].removeprefix("/")
+    if raw := connection.scope.get("raw_path"):
+        rest = raw.partition(b"?")[0].partition(b"/documents/")[2]
+        try:
+            doc_id = unquote_to_bytes(rest).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError.at("/doc_id", "must be UTF-8") from error
+    connection.scope["path_params"] = {**connection.path_params, "doc_id": doc_id}

@@ -1,0 +1,45 @@
+"""Admission: so many searches at once, so many more that wait a moment, and no others."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from service.errors import OverloadedError
+
+WAIT_SECONDS = 0.25
+RETRY_AFTER_SECONDS = 1.0
+
+
+class Gate:
+    """Lets `limit` callers in; as many again may wait `WAIT_SECONDS` for a place."""
+
+    def __init__(self, limit: int) -> None:
+        self._places = asyncio.Semaphore(limit)
+        self._limit = limit
+        self._waiting = 0
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place; raises `OverloadedError` when none comes free in time."""
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _enter(self) -> None:
+        if self._places.locked() and self._waiting >= self._limit:
+            raise self._refusal()
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise self._refusal() from error
+        finally:
+            self._waiting -= 1
+
+    def _refusal(self) -> OverloadedError:
+        return OverloadedError(
+            f"{self._limit} searches are in progress", retry_after=RETRY_AFTER_SECONDS
+        )

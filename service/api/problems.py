@@ -1,0 +1,142 @@
+"""Every error as `application/problem+json` (RFC 9457)."""
+
+import math
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import MediaType, Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import ExceptionHandlersMap
+
+from service.errors import (
+    BraidError,
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    TooLargeError,
+    UnauthorizedError,
+    UnavailableError,
+    Violation,
+)
+from service.telemetry import log
+
+PROBLEM_JSON = "application/problem+json"
+TYPE_PREFIX = "urn:braid:problem:"
+
+Problems = Mapping[int, ResponseSpec]
+AnyRequest = Request[Any, Any, State]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What went wrong; `errors` names each bad field by its JSON pointer (RFC 6901)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: tuple[Violation, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+def documented(*classes: type[BraidError]) -> Problems:
+    """The errors of a handler, as its OpenAPI responses."""
+    return {
+        error.status: ResponseSpec(
+            data_container=Problem,
+            description=error.title,
+            media_type=MediaType(PROBLEM_JSON),
+            generate_examples=False,
+        )
+        for error in classes
+    }
+
+
+EVERYWHERE = documented(
+    InvalidRequestError, UnauthorizedError, ForbiddenError, NotFoundError, UnavailableError
+)
+WITH_BODY = {**EVERYWHERE, **documented(TooLargeError)}
+CREATING = {**WITH_BODY, **documented(ConflictError)}
+SEARCHING = {**WITH_BODY, **documented(OverloadedError)}
+
+
+def _answer(
+    error: BraidError, *, status: int | None = None, headers: dict[str, str] | None = None
+) -> Response[Problem]:
+    status = status or error.status
+    problem = Problem(
+        type=TYPE_PREFIX + error.type,
+        title=error.title,
+        status=status,
+        detail=error.detail,
+        errors=error.errors or msgspec.UNSET,
+    )
+    return Response(problem, status_code=status, media_type=PROBLEM_JSON, headers=headers)
+
+
+def answer_known(_request: AnyRequest, error: BraidError) -> Response[Problem]:
+    """Answer one of our own errors."""
+    headers = {}
+    if isinstance(error, UnauthorizedError):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, OverloadedError):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    return _answer(error, headers=headers)
+
+
+def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Problem]:
+    """Answer an error that the framework found: no route, wrong method, bad parameter."""
+    if isinstance(error, ValidationException):
+        return _answer(_bad_parameters(error))
+    if error.status_code == TooLargeError.status:
+        return _answer(TooLargeError("the body is larger than 10 MB"))
+    if error.status_code == NotFoundError.status:
+        return _answer(NotFoundError("no such route"))
+    if error.status_code >= BraidError.status:
+        return answer_unexpected(request, error)
+    refused = InvalidRequestError(error.detail.lower())
+    return _answer(refused, status=error.status_code, headers=dict(error.headers or {}))
+
+
+def answer_unexpected(request: AnyRequest, error: Exception) -> Response[Problem]:
+    """Log a bug once, tell nothing of it."""
+    # Frames and class only: a message or a local variable may hold a text or a key.
+    frames = [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    log.error(
+        "unhandled exception",
+        error=f"{type(error).__module__}.{type(error).__qualname__}",
+        cause=type(error.__cause__).__qualname__ if error.__cause__ else None,
+        route=request.scope.get("path_template", ""),
+        frames=frames,
+    )
+    return _answer(BraidError("an unexpected error; it has been logged"))
+
+
+def _bad_parameters(error: ValidationException) -> InvalidRequestError:
+    found = error.extra if isinstance(error.extra, list) else []
+    violations = tuple(_violation(one) for one in found)
+    details = "; ".join(one.detail for one in violations)
+    return InvalidRequestError(details or "a required parameter is missing", errors=violations)
+
+
+def _violation(found: Mapping[str, Any]) -> Violation:
+    name = str(found.get("key", ""))
+    if name == "data":
+        return Violation("", "a JSON body is required")
+    message = str(found["message"])
+    expected = message[:1].lower() + message[1:]
+    return Violation(f"/{name}", f"{found.get('source', 'query')} parameter {name}: {expected}")
+
+
+EXCEPTION_HANDLERS: ExceptionHandlersMap = {
+    BraidError: answer_known,
+    HTTPException: answer_framework,
+    Exception: answer_unexpected,
+}

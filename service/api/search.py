@@ -1,0 +1,38 @@
+"""Search: the handler, its admission and its timings."""
+
+from litestar import Response, post
+
+from service.api.access import requires
+from service.api.problems import SEARCHING
+from service.api.services import Services
+from service.models import Collection
+from service.search.pipeline import search_collection
+from service.search.request import SearchRequest
+from service.search.response import SearchResponse
+
+
+@post(
+    "/collections/{name:str}/search",
+    guards=[requires("search")],
+    responses=SEARCHING,
+    status_code=200,
+    summary="Search a collection",
+)
+async def search(
+    data: SearchRequest, services: Services, collection: Collection
+) -> Response[SearchResponse]:
+    """Rank the chunks, or documents, of a collection by a query.
+
+    Weighted RRF: score = sum over legs of weight / (rrf_k + rank), ranks from 1. Some libraries
+    divide the rank by the weight instead: their weights mean something else. dbsf: each leg's
+    scores scaled by its mean +- 3 standard deviations, then the weighted sum.
+    """
+    async with services.gate.place():
+        found = await search_collection(services.search, collection, data)
+    return Response(found, headers={"Server-Timing": server_timing(found)})
+
+
+def server_timing(found: SearchResponse) -> str:
+    """The stages of a search as a `Server-Timing` header, in milliseconds."""
+    stages = [f"{name};dur={facts['ms']:.1f}" for name, facts in found.stages.items()]
+    return ", ".join([*stages, f"total;dur={found.took_ms:.1f}"])

@@ -1,0 +1,30 @@
+"""What the handlers need from the process they run in; `service.app` makes it."""
+
+import msgspec
+from litestar.datastructures import State
+
+from service.api.admission import Gate
+from service.api.languages import Languages
+from service.db.pool import Database
+from service.providers.embedders import Embedders
+from service.search.pipeline import SearchServices
+from service.settings import Settings
+
+
+class Services(msgspec.Struct, frozen=True):
+    """Everything that is opened at start and closed at the end."""
+
+    settings: Settings
+    database: Database
+    embedders: Embedders
+    search: SearchServices
+    gate: Gate
+    languages: Languages
+    schema_revision: str
+    """What this version needs."""
+
+
+async def provide_services(state: State) -> Services:
+    """The services of this process, for handlers."""
+    services: Services = state.services
+    return services

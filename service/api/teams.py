@@ -1,0 +1,40 @@
+"""Teams: the tenants. Only the root key sees them."""
+
+import msgspec
+from litestar import get, post
+
+from service.api.access import requires_root
+from service.api.fields import Limit, Name, Offset
+from service.api.problems import CREATING, EVERYWHERE
+from service.api.services import Services
+from service.db import catalog
+from service.db.catalog import Team
+
+
+class TeamRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new team."""
+
+    name: Name
+
+
+class TeamList(msgspec.Struct, frozen=True):
+    """Teams, the oldest first."""
+
+    teams: list[Team]
+    total: int
+
+
+@post(
+    "/teams", guards=[requires_root], responses=CREATING, status_code=201, summary="Create a team"
+)
+async def create_team(data: TeamRequest, services: Services) -> Team:
+    """Create a team; the root key acts for it with the header `X-Team`."""
+    async with services.database.administer() as connection:
+        return await catalog.insert_team(connection, data.name)
+
+
+@get("/teams", guards=[requires_root], responses=EVERYWHERE, summary="List teams")
+async def list_teams(services: Services, limit: Limit = 100, offset: Offset = 0) -> TeamList:
+    """List all teams, the oldest first."""
+    async with services.database.administer() as connection:
+        return TeamList(*await catalog.list_teams(connection, limit=limit, offset=offset))

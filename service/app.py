@@ -1,0 +1,218 @@
+"""Composition root: which routes a process serves, and what it opens and closes for them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Literal
+
+from litestar import Litestar, Router
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, Reference, SecurityScheme
+from litestar.types import ControllerRouterHandler
+
+from service import __version__
+from service.api import collections, health, keys, schema_page, search, teams
+from service.api.access import provide_collection, provide_principal
+from service.api.admission import Gate
+from service.api.languages import Languages
+from service.api.observe import Observed
+from service.api.problems import EXCEPTION_HANDLERS
+from service.api.services import Services, provide_services
+from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
+from service.db.migrate import newest_revision
+from service.db.partitions import drop_orphan_partitions
+from service.db.pool import Database, open_database
+from service.errors import ConfigurationError, ProviderError
+from service.providers.embedders import Embedders
+from service.providers.registry import EmbedderOptions
+from service.search.pipeline import SearchServices
+from service.search.statistics import StatisticsCache
+from service.settings import Settings, load_settings
+from service.telemetry import configure_telemetry, log
+
+Role = Literal["search", "index", "all"]
+MakeEmbedders = Callable[[Settings], Embedders]
+
+READ: Sequence[ControllerRouterHandler] = (
+    collections.list_collections,
+    collections.get_collection,
+)
+SEARCH: Sequence[ControllerRouterHandler] = (search.search,)
+WRITE: Sequence[ControllerRouterHandler] = (
+    collections.create_collection,
+    collections.change_collection,
+    collections.delete_collection,
+    keys.create_key,
+    keys.list_keys,
+    keys.revoke_key,
+    keys.rotate_key,
+    teams.create_team,
+    teams.list_teams,
+)
+ROUTES: dict[Role, Sequence[ControllerRouterHandler]] = {
+    "search": [*READ, *SEARCH],
+    "index": [*READ, *WRITE],
+    "all": [*READ, *SEARCH, *WRITE],
+}
+PUBLIC: Sequence[ControllerRouterHandler] = (health.livez, health.healthz, health.readyz)
+PAGES: Sequence[ControllerRouterHandler] = (
+    schema_page.schema_page,
+    schema_page.schema_document,
+    schema_page.schema_asset,
+)
+
+
+def create_search_app() -> Litestar:
+    """The search API, with settings from the environment."""
+    return _from_environment("search")
+
+
+def create_indexing_app() -> Litestar:
+    """The indexing API and its worker, with settings from the environment."""
+    return _from_environment("index")
+
+
+def create_app() -> Litestar:
+    """Both in one process, with settings from the environment."""
+    return _from_environment("all")
+
+
+def _from_environment(role: Role) -> Litestar:
+    settings = load_settings()
+    telemetry = configure_telemetry(settings)
+    app = create_app_for(role, settings)
+    app.on_shutdown.append(telemetry.shutdown)
+    return app
+
+
+def local_embedders(settings: Settings) -> Embedders:
+    """The embedders that are installed."""
+    return Embedders(EmbedderOptions(document_threads=settings.embedding_threads))
+
+
+def create_app_for(
+    role: Role, settings: Settings, make_embedders: MakeEmbedders = local_embedders
+) -> Litestar:
+    """An app of one role; nothing is opened before its lifespan begins."""
+    if settings.database_url is None:
+        raise ConfigurationError("BRAID_DATABASE_URL is not set")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with _running(role, settings, make_embedders) as services:
+            app.state.services = services
+            yield
+
+    app = Litestar(
+        route_handlers=[*_routers(role), *PAGES],
+        lifespan=[lifespan],
+        request_class=StrictRequest,
+        request_max_body_size=MAX_BODY_BYTES,
+        exception_handlers=EXCEPTION_HANDLERS,
+        dependencies={"services": Provide(provide_services)},
+        state=State({"openapi": lambda: openapi(role)}),
+        openapi_config=None,
+        logging_config=None,
+    )
+    app.asgi_handler = Observed(app.asgi_handler)
+    return app
+
+
+def openapi(role: Role = "all") -> dict[str, Any]:
+    """The OpenAPI document of a role; needs no settings and opens nothing."""
+    schemes: dict[str, SecurityScheme | Reference] = {
+        "ApiKey": SecurityScheme(type="apiKey", name="X-API-Key", security_scheme_in="header"),
+        "Bearer": SecurityScheme(type="http", scheme="bearer"),
+    }
+    config = OpenAPIConfig(
+        title="Braid",
+        version=__version__,
+        summary="Hybrid retrieval over Postgres",
+        components=Components(security_schemes=schemes),
+    )
+    described = Litestar(
+        route_handlers=_routers(role),
+        dependencies={"services": Provide(provide_services)},
+        openapi_config=config,
+        logging_config=None,
+    )
+    return schema_page.openapi_document(described)
+
+
+def _routers(role: Role) -> list[ControllerRouterHandler]:
+    v1 = Router(
+        "/v1",
+        route_handlers=ROUTES[role],
+        before_request=check_parameters,
+        dependencies={
+            "principal": Provide(provide_principal),
+            "collection": Provide(provide_collection),
+        },
+        security=[{"ApiKey": []}, {"Bearer": []}],
+    )
+    return [v1, *PUBLIC]
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    role: Role, settings: Settings, make_embedders: MakeEmbedders
+) -> AsyncIterator[Services]:
+    """Open everything in order, close it in reverse."""
+    async with contextlib.AsyncExitStack() as stack:
+        database = await _open_database(settings)
+        stack.push_async_callback(database.close)
+        embedders = make_embedders(settings)
+        stack.push_async_callback(embedders.close)
+        services = _services(settings, database, embedders)
+        await stack.enter_async_context(_background(_warm(role, embedders)))
+        if role != "search":
+            await stack.enter_async_context(_background(_sweep(database)))
+        log.info("started", role=role, version=__version__)
+        yield services
+
+
+async def _open_database(settings: Settings) -> Database:
+    assert settings.database_url is not None
+    return await open_database(
+        settings.database_url.get_secret_value(),
+        size=settings.db_pool_size,
+        pgbouncer=settings.db_pgbouncer,
+    )
+
+
+def _services(settings: Settings, database: Database, embedders: Embedders) -> Services:
+    return Services(
+        settings=settings,
+        database=database,
+        embedders=embedders,
+        search=SearchServices(database, embedders, StatisticsCache()),
+        gate=Gate(settings.max_concurrent_searches),
+        languages=Languages(database),
+        schema_revision=newest_revision(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _background(work: Any) -> AsyncIterator[None]:
+    """Run something beside the requests, and end it with them."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _warm(role: Role, embedders: Embedders) -> None:
+    try:
+        await embedders.warm(documents=role != "search", queries=role != "index")
+    except ProviderError as error:
+        log.warning("the local embedder is not ready", reason=str(error))
+
+
+async def _sweep(database: Database) -> None:
+    """Drop the tables that deletions had to leave because they were in use."""
+    await drop_orphan_partitions(database)
