@@ -12,7 +12,7 @@ from service.db.guarded_process import GuardedProcess
 from service.db.owner_lock import OwnerLock
 from service.db.postgres_tree import PostgresTree, find_tree, runnable
 from service.db.server_account import EmbeddedError, ServerAccount, server_account
-from service.db.server_record import ServerRecord, await_no_server, read_record
+from service.db.server_record import ServerRecord, await_no_server, end_orphans, read_record
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "PostgresTree", "default_data_dir", "find_tree"]
 
@@ -39,7 +39,7 @@ SOCKET_PORT = 5432
 SOCKET_DIR_BYTES = 104 - len("/.s.PGSQL.65535\0")
 _POLL_SECONDS = 0.01
 _RETRY_SECONDS = 0.1
-# Both pass: backends outlive a killed server for a moment, another process took the free port.
+# Both pass: sessions outlive a killed server for a moment, another process took the free port.
 _PASSING = ("pre-existing shared memory block", "could not create any TCP/IP sockets")
 
 
@@ -90,10 +90,12 @@ class EmbeddedPostgres:
         return self._port != 0 and not self._lock.held
 
     def start(self, timeout: float = 60.0) -> str:
-        """Start the server or attach to it; the DSN of the `postgres` database.
+        """Start the server, again if it died, or attach to it; the DSN of database `postgres`.
 
-        Blocks, about 1.5 s the first time and 0.1 s later; raises `EmbeddedError`.
+        Blocks, about a second the first time and 0.1 s later; raises `EmbeddedError`.
         """
+        if self._server is not None and self._server.poll() is not None:
+            self.stop()
         if self._port == 0:
             try:
                 self._start(time.monotonic() + timeout)
@@ -175,6 +177,7 @@ class EmbeddedPostgres:
                 break
             if time.monotonic() > deadline or not failure.startswith(_PASSING):
                 raise EmbeddedError(f"postgres did not start: {failure} (see {self.log})")
+            end_orphans(self._cluster.data)
             time.sleep(_RETRY_SECONDS)
         self._lock.publish(port)
         self._port = port

@@ -1,5 +1,8 @@
 """`postmaster.pid`: what a server writes about itself, and what is left of it after a kill."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -59,6 +62,15 @@ def is_running(pid: int, data: Path) -> bool:
         return True
     except FileNotFoundError:
         return False
+
+
+def end_orphans(data: Path) -> None:
+    """End what a killed server left working in `data`, with the signal that it sends on a crash."""
+    for process in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            program = (process / "comm").read_text().strip()
+            if program == "postgres" and (process / "cwd").samefile(data):
+                os.kill(int(process.name), signal.SIGQUIT)
 
 
 def _process(pid: int) -> tuple[str, str]:
