@@ -13,9 +13,10 @@ from urllib.parse import unquote_to_bytes
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from service.api.fields import Name
+from service.api.fields import PathName
 from service.api.services import Services
 from service.db.keys import ALL_SCOPES, Access, find_access, find_root_access, touch_key
 from service.db.pool import Database
@@ -34,6 +35,8 @@ DEFAULT_TEAM = "default"
 MAX_DOC_ID_CHARACTERS = 512
 
 Connection: TypeAlias = ASGIConnection[Any, Any, Any, State]
+CurrentPrincipal: TypeAlias = NamedDependency[Principal]
+CurrentCollection: TypeAlias = NamedDependency[Collection]
 Guard = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
 
 
@@ -78,7 +81,7 @@ async def provide_principal(request: Request[Any, Any, State]) -> Principal:
 
 async def provide_collection(
     request: Request[Any, Any, State],
-    name: Name,  # noqa: ARG001 - so that the path's parameter is documented
+    name: PathName,  # noqa: ARG001 - so that the path's parameter is documented
 ) -> Collection:
     """The collection that the route names, for handlers; the guard found it."""
     access: Access = request.state.access

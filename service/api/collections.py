@@ -5,12 +5,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, patch, post
+from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from service.api.access import any_scope, requires
+from service.api.access import CurrentCollection, CurrentPrincipal, any_scope, requires
 from service.api.fields import Count, GivenKey, Limit, Name, Offset, Share
 from service.api.problems import CREATING, EVERYWHERE
-from service.api.services import Services
+from service.api.services import CurrentServices, Services
 from service.db import catalog
 from service.db.catalog import CollectionRecord, NewCollection
 from service.db.keys import NewKey, forget_collection, insert_key
@@ -19,10 +20,8 @@ from service.db.pool import Connection
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, ProviderError
 from service.models import (
     AnalyzerKind,
-    Collection,
     FusionMethod,
     Mode,
-    Principal,
     SearchDefaults,
     Weights,
 )
@@ -150,7 +149,9 @@ class CollectionList(msgspec.Struct, frozen=True):
     summary="Create a collection",
 )
 async def create_collection(
-    data: CollectionRequest, services: Services, principal: Principal
+    data: JSONBody[CollectionRequest],
+    services: CurrentServices,
+    principal: CurrentPrincipal,
 ) -> CollectionInfo:
     """Create a collection with its first generation; with `collection_key` also a key for it."""
     new = await _checked(data, services)
@@ -166,7 +167,10 @@ async def create_collection(
 
 @get("/collections", guards=[any_scope], responses=EVERYWHERE, summary="List collections")
 async def list_collections(
-    services: Services, principal: Principal, limit: Limit = 100, offset: Offset = 0
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    limit: Limit = 100,
+    offset: Offset = 0,
 ) -> CollectionList:
     """List the collections that the key may see, by name."""
     allowed = principal.collection_ids
@@ -183,7 +187,9 @@ async def list_collections(
     "/collections/{name:str}", guards=[any_scope], responses=EVERYWHERE, summary="Get a collection"
 )
 async def get_collection(
-    services: Services, principal: Principal, collection: Collection
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    collection: CurrentCollection,
 ) -> CollectionInfo:
     """The configuration of a collection, its active generation and its counts."""
     async with services.database.administer() as connection:
@@ -197,10 +203,10 @@ async def get_collection(
     summary="Change a collection",
 )
 async def change_collection(
-    data: CollectionChanges,
-    services: Services,
-    principal: Principal,
-    collection: Collection,
+    data: JSONBody[CollectionChanges],
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    collection: CurrentCollection,
 ) -> CollectionInfo:
     """Change how a collection is searched; nothing is re-indexed."""
     _refuse_rebuilds(data)
@@ -220,7 +226,9 @@ async def change_collection(
     summary="Delete a collection",
 )
 async def delete_collection(
-    services: Services, principal: Principal, collection: Collection
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    collection: CurrentCollection,
 ) -> None:
     """Delete a collection with its documents, jobs and the keys that were for it alone."""
     async with services.database.administer() as connection:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from litestar.params import Parameter
+from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 MAX_ID = 2**53 - 1
@@ -11,12 +11,14 @@ MAX_ID = 2**53 - 1
 # Python's `$` also matches before a last newline, which the schema's CHECK does not.
 END = r"$(?!\n)"
 
-Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}" + END)]
+NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}" + END
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+PathName = Annotated[str, PathParameter(pattern=NAME_PATTERN, description="name of the collection")]
 Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+" + END)]
 GivenKey = Annotated[str, Meta(pattern=r"^[!-~]{16,128}" + END)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
-Limit = Annotated[int, Parameter(ge=1, le=1000, description="rows to return at most")]
-Offset = Annotated[int, Parameter(ge=0, le=1_000_000_000, description="rows to skip")]
-RowId = Annotated[int, Parameter(ge=1, le=MAX_ID)]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows to return at most")]
+Offset = Annotated[int, QueryParameter(ge=0, le=1_000_000_000, description="rows to skip")]
+RowId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]

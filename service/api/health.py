@@ -8,7 +8,7 @@ from litestar import get
 
 from service import __version__
 from service.api.problems import documented
-from service.api.services import Services
+from service.api.services import CurrentServices
 from service.db.catalog import stored_revision
 from service.errors import UnavailableError
 
@@ -48,7 +48,7 @@ async def healthz() -> Health:
 
 
 @get("/readyz", responses=documented(UnavailableError), summary="Can the process serve?")
-async def readyz(services: Services) -> Readiness:
+async def readyz(services: CurrentServices) -> Readiness:
     """Answer 200 when the database answers and has the newest schema, else 503."""
     try:
         async with asyncio.timeout(READY_SECONDS):

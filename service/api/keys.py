@@ -5,12 +5,13 @@ from typing import Annotated
 
 import msgspec
 from litestar import delete, get, post
+from litestar.params import JSONBody
 from msgspec import Meta
 
-from service.api.access import requires
+from service.api.access import CurrentPrincipal, requires
 from service.api.fields import Label, Limit, Name, Offset, RowId
 from service.api.problems import CREATING, EVERYWHERE
-from service.api.services import Services
+from service.api.services import CurrentServices
 from service.db import catalog, keys
 from service.db.keys import NewKey, StoredKey
 from service.db.pool import Connection
@@ -76,7 +77,11 @@ class KeyList(msgspec.Struct, frozen=True):
     status_code=201,
     summary="Create a key",
 )
-async def create_key(data: KeyRequest, services: Services, principal: Principal) -> CreatedKey:
+async def create_key(
+    data: JSONBody[KeyRequest],
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+) -> CreatedKey:
     """Create a key with some scopes, optionally for some collections and until some time."""
     if data.expires_at is not None and data.expires_at <= datetime.now(UTC):
         raise InvalidRequestError.at("/expires_at", "must be in the future")
@@ -101,7 +106,10 @@ async def create_key(data: KeyRequest, services: Services, principal: Principal)
     summary="List keys",
 )
 async def list_keys(
-    services: Services, principal: Principal, limit: Limit = 100, offset: Offset = 0
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    limit: Limit = 100,
+    offset: Offset = 0,
 ) -> KeyList:
     """List the keys of the team that are not revoked, the oldest first."""
     async with services.database.administer() as connection:
@@ -117,7 +125,7 @@ async def list_keys(
     responses=EVERYWHERE,
     summary="Revoke a key",
 )
-async def revoke_key(key_id: RowId, services: Services, principal: Principal) -> None:
+async def revoke_key(key_id: RowId, services: CurrentServices, principal: CurrentPrincipal) -> None:
     """Revoke a key at once."""
     async with services.database.administer() as connection:
         await keys.revoke_key(connection, principal.team_id, key_id)
@@ -131,7 +139,10 @@ async def revoke_key(key_id: RowId, services: Services, principal: Principal) ->
     summary="Rotate a key",
 )
 async def rotate_key(
-    key_id: RowId, services: Services, principal: Principal, data: RotationRequest | None = None
+    key_id: RowId,
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    data: JSONBody[RotationRequest | None] = None,
 ) -> RotatedKey:
     """Make a new key with the same rights and lifetime; the old one ends after `overlap_s`."""
     overlap_s = data.overlap_s if data else 0

@@ -3,7 +3,7 @@
 import math
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import MediaType, Request, Response
@@ -49,7 +49,7 @@ def documented(*classes: type[BraidError]) -> Problems:
         error.status: ResponseSpec(
             data_container=Problem,
             description=error.title,
-            media_type=MediaType(PROBLEM_JSON),
+            media_type=cast(MediaType, PROBLEM_JSON),
             generate_examples=False,
         )
         for error in classes

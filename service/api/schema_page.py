@@ -8,6 +8,7 @@ import msgspec
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 
 from service.api.problems import Problem
@@ -53,7 +54,7 @@ async def schema_document(request: Request[Any, Any, State]) -> Response[dict[st
 
 
 @get("/schema/{asset:str}", include_in_schema=False)
-async def schema_asset(asset: str) -> Response[bytes]:
+async def schema_asset(asset: FromPath[str]) -> Response[bytes]:
     """A script or style of the page."""
     if asset not in ASSETS:
         raise NotFoundError("no such route")

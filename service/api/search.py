@@ -1,11 +1,11 @@
 """Search: the handler, its admission and its timings."""
 
 from litestar import Response, post
+from litestar.params import JSONBody
 
-from service.api.access import requires
+from service.api.access import CurrentCollection, requires
 from service.api.problems import SEARCHING
-from service.api.services import Services
-from service.models import Collection
+from service.api.services import CurrentServices
 from service.search.pipeline import search_collection
 from service.search.request import SearchRequest
 from service.search.response import SearchResponse
@@ -19,7 +19,9 @@ from service.search.response import SearchResponse
     summary="Search a collection",
 )
 async def search(
-    data: SearchRequest, services: Services, collection: Collection
+    data: JSONBody[SearchRequest],
+    services: CurrentServices,
+    collection: CurrentCollection,
 ) -> Response[SearchResponse]:
     """Rank the chunks, or documents, of a collection by a query.
 

@@ -1,7 +1,10 @@
 """What the handlers need from the process they run in; `service.app` makes it."""
 
+from typing import TypeAlias
+
 import msgspec
 from litestar.datastructures import State
+from litestar.di import NamedDependency
 
 from service.api.admission import Gate
 from service.api.languages import Languages
@@ -22,6 +25,9 @@ class Services(msgspec.Struct, frozen=True):
     languages: Languages
     schema_revision: str
     """What this version needs."""
+
+
+CurrentServices: TypeAlias = NamedDependency[Services]
 
 
 async def provide_services(state: State) -> Services:

@@ -2,11 +2,12 @@
 
 import msgspec
 from litestar import get, post
+from litestar.params import JSONBody
 
 from service.api.access import requires_root
 from service.api.fields import Limit, Name, Offset
 from service.api.problems import CREATING, EVERYWHERE
-from service.api.services import Services
+from service.api.services import CurrentServices
 from service.db import catalog
 from service.db.catalog import Team
 
@@ -27,14 +28,14 @@ class TeamList(msgspec.Struct, frozen=True):
 @post(
     "/teams", guards=[requires_root], responses=CREATING, status_code=201, summary="Create a team"
 )
-async def create_team(data: TeamRequest, services: Services) -> Team:
+async def create_team(data: JSONBody[TeamRequest], services: CurrentServices) -> Team:
     """Create a team; the root key acts for it with the header `X-Team`."""
     async with services.database.administer() as connection:
         return await catalog.insert_team(connection, data.name)
 
 
 @get("/teams", guards=[requires_root], responses=EVERYWHERE, summary="List teams")
-async def list_teams(services: Services, limit: Limit = 100, offset: Offset = 0) -> TeamList:
+async def list_teams(services: CurrentServices, limit: Limit = 100, offset: Offset = 0) -> TeamList:
     """List all teams, the oldest first."""
     async with services.database.administer() as connection:
         return TeamList(*await catalog.list_teams(connection, limit=limit, offset=offset))

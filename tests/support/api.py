@@ -1,0 +1,86 @@
+"""An app over a test's own database, and a client that speaks to it in process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+from litestar import Litestar
+from support.hashed_embedder import HashedEmbedder
+
+from service.app import Role, create_app_for
+from service.providers.base import Embedder
+from service.providers.embedders import Embedders
+from service.providers.registry import EmbedderOptions
+from service.settings import Settings
+
+ROOT_KEY = "root-key-of-the-tests"
+ROOT = {"X-API-Key": ROOT_KEY}
+
+
+def hashed_embedder(
+    provider: str, model: str, dim: int | None, options: EmbedderOptions | None
+) -> Embedder:
+    return HashedEmbedder()
+
+
+def hashed_embedders(settings: Settings) -> Embedders:
+    return Embedders(EmbedderOptions(), hashed_embedder)
+
+
+@contextlib.asynccontextmanager
+async def serving(dsn: str, role: Role = "all", **settings: Any) -> AsyncIterator[Litestar]:
+    """An app with its lifespan entered."""
+    given = {"database_url": dsn, "root_api_key": ROOT_KEY, "db_pool_size": 6, **settings}
+    app = create_app_for(role, Settings(**given), hashed_embedders)
+    async with _lifespan(app):
+        yield app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Litestar) -> AsyncIterator[None]:
+    # In a task of its own, as under a server: fixtures begin and end in different tasks.
+    started, stop = asyncio.Event(), asyncio.Event()
+
+    async def run() -> None:
+        async with app.lifespan():
+            started.set()
+            await stop.wait()
+
+    task = asyncio.create_task(run())
+    starting = asyncio.create_task(started.wait())
+    await asyncio.wait([task, starting], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        starting.cancel()
+        await task
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def client_of(app: Litestar, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
+    """A client that acts as the root key unless told otherwise."""
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    return httpx.AsyncClient(
+        transport=transport, base_url="http://braid", headers=ROOT if headers is None else headers
+    )
+
+
+def problem(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem in an answer, after checking that it is one."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["type"].startswith("urn:braid:problem:")
+    assert body["title"]
+    assert body["detail"]
+    return body
+
+
+def pointers(response: httpx.Response) -> list[str]:
+    """Where a 400 says the input is wrong."""
+    return [error["pointer"] for error in problem(response, 400).get("errors", [])]
