@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
 from service.providers.e5_encoder import LINEAR_PARTS, Precision, Tensors, graph_path, initializers
 from service.providers.e5_weights import BLOCK, E5Weights, locate_weights, open_weights
 

@@ -9,7 +9,7 @@ from service.providers.e5_weights import E5Weights
 
 CONTROLS = Regex(r"[\x00-\x08\x0b\x0e-\x1f\x7f\x{8f}\x{9f}]+")
 BLANKS = Regex(
-    r"[ \t\n\f\r\x{1680}\x{200b}-\x{200f}\x{2028}\x{2029}\x{2581}\x{feff}\x{fffd}]+",
+    r"[ \t\n\f\r\x{85}\x{1680}\x{200b}-\x{200f}\x{2028}\x{2029}\x{2581}\x{feff}\x{fffd}]+",
 )
 CHARACTERS_A_TOKEN = 16
 BOUNDARY = 64
@@ -33,7 +33,7 @@ def build_tokenizer(weights: E5Weights) -> Tokenizer:
 def token_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token numbers of the whole text."""
     clean = text.encode("utf-8", "ignore").decode()  # without lone surrogates
-    # The batch call releases the interpreter lock, the single one does not.
+    # The batch call releases the interpreter lock: a megabyte would stop every other thread.
     return tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -127,7 +128,7 @@ class LocalEmbedder:
         return len(token_ids(self._tokenizer.get(), text))
 
     def tokenizer(self) -> Tokenizer:
-        """Text to tokens as `count_tokens` counts them; lone surrogates are refused."""
+        """Text to tokens and their offsets; its `encode` keeps the interpreter lock."""
         return self._tokenizer.get()
 
     async def warm(self, *, documents: bool = True, queries: bool = True) -> None:
@@ -138,7 +139,7 @@ class LocalEmbedder:
             await self._queries.embed([""])
 
     async def close(self) -> None:
-        """Let running texts end, refuse the rest and free the model."""
+        """Let running texts end and refuse the rest."""
         self.closed = True
         await asyncio.gather(self._documents.close(), self._queries.close())
 
@@ -164,7 +165,7 @@ def has_vnni() -> bool:
     return not {"avx512_vnni", "avx_vnni"}.isdisjoint(cpu.split())
 
 
-_shared: dict[EmbedderOptions, LocalEmbedder] = {}
+_shared: WeakValueDictionary[EmbedderOptions, LocalEmbedder] = WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
