@@ -131,6 +131,8 @@ def openapi(role: Role = "all") -> dict[str, Any]:
         version=__version__,
         summary="Hybrid retrieval over Postgres",
         components=Components(security_schemes=schemes),
+        use_handler_docstrings=True,
+        operation_id_creator=lambda handler, _method, _path: handler.handler_name,
     )
     described = Litestar(
         route_handlers=_routers(role),

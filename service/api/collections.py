@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import delete, get, patch, post
+from litestar import Response, delete, get, patch, post
+from litestar.background_tasks import BackgroundTask
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
@@ -16,8 +17,14 @@ from service.db import catalog
 from service.db.catalog import CollectionRecord, NewCollection
 from service.db.keys import NewKey, forget_collection, insert_key
 from service.db.partitions import drop_orphan_partitions
-from service.db.pool import Connection
-from service.errors import ConflictError, InvalidRequestError, NotFoundError, ProviderError
+from service.db.pool import Connection, Database
+from service.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    ProviderError,
+    UnavailableError,
+)
 from service.models import (
     AnalyzerKind,
     FusionMethod,
@@ -159,7 +166,7 @@ async def create_collection(
     async with services.database.administer() as connection:
         collection_id, _ = await catalog.insert_collection(connection, principal.team_id, new)
         if key is not None:
-            stored = NewKey(data.name, hash_key(key), ["search", "index"], [collection_id])
+            stored = NewKey(data.name, hash_key(key), ["index", "search"], [collection_id])
             await insert_key(connection, principal.team_id, stored)
         record = await _describe(connection, principal.team_id, collection_id)
     return _info(record, key)
@@ -229,15 +236,26 @@ async def delete_collection(
     services: CurrentServices,
     principal: CurrentPrincipal,
     collection: CurrentCollection,
-) -> None:
+) -> Response[None]:
     """Delete a collection with its documents, jobs and the keys that were for it alone."""
     async with services.database.administer() as connection:
-        await forget_collection(connection, principal.team_id, collection.id)
-        if not await catalog.delete_collection(connection, principal.team_id, collection.id):
+        # Held first: whoever changes its documents holds the collection before anything else.
+        if await catalog.lock_collection(connection, collection.id) is None:
             raise NotFoundError("unknown collection")
-    # The collection is gone; its table goes now or with the next deletion or start.
-    if left := await drop_orphan_partitions(services.database):
-        log.warning("partitions still in use, dropped later", partitions=len(left))
+        await forget_collection(connection, principal.team_id, collection.id)
+        await catalog.delete_collection(connection, collection.id)
+    # The collection is gone; its table follows when no search reads it any more.
+    return Response(None, background=BackgroundTask(_drop_tables, services.database))
+
+
+async def _drop_tables(database: Database) -> None:
+    try:
+        left = await drop_orphan_partitions(database)
+    except UnavailableError:
+        log.warning("tables of deleted collections not dropped, the next start tries again")
+        return
+    if left:
+        log.warning("tables still in use, dropped later", tables=len(left))
 
 
 async def _checked(data: CollectionRequest, services: Services) -> NewCollection:

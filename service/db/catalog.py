@@ -58,7 +58,7 @@ WHERE id = $1
 
 # Jobs first: their ingests go with them through an index, and none is left when the documents go.
 DELETE_JOBS = "DELETE FROM braid.jobs WHERE collection_id = $1"
-DELETE_COLLECTION = "DELETE FROM braid.collections WHERE id = $1 AND team_id = $2 RETURNING id"
+DELETE_COLLECTION = "DELETE FROM braid.collections WHERE id = $1"
 
 # Counted as the owner: without the policy's condition an index-only scan answers.
 INFO = f"""
@@ -191,10 +191,10 @@ async def update_search(connection: Connection, collection_id: int, search: Sear
     await connection.execute(UPDATE_SEARCH, collection_id, *_search_columns(search))
 
 
-async def delete_collection(connection: Connection, team_id: int, collection_id: int) -> bool:
-    """Delete a collection and all rows but its partition's; False if it was gone."""
+async def delete_collection(connection: Connection, collection_id: int) -> None:
+    """Delete a collection and all rows but those of its partition."""
     await connection.execute(DELETE_JOBS, collection_id)
-    return await connection.fetchval(DELETE_COLLECTION, collection_id, team_id) is not None
+    await connection.execute(DELETE_COLLECTION, collection_id)
 
 
 async def describe_collections(

@@ -1,5 +1,6 @@
 """Nothing is converted, nothing unknown passes, and every refusal names its place."""
 
+import contextlib
 import json
 from typing import Annotated, Any
 
@@ -118,10 +119,8 @@ def test_a_body_with_surrogates_must_still_be_json(body: bytes) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: json.dumps(text).encode()))
 def test_no_body_breaks_the_decoder(body: bytes) -> None:
     for keep in (False, True):
-        try:
+        with contextlib.suppress(InvalidRequestError):
             decode_body(body, Body, keep_surrogates=keep)
-        except InvalidRequestError:
-            pass
 
 
 async def test_a_body_is_strict_over_http(client: httpx.AsyncClient) -> None:
@@ -131,16 +130,31 @@ async def test_a_body_is_strict_over_http(client: httpx.AsyncClient) -> None:
     assert pointers(await client.post("/v1/teams")) == [""]
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8",
-                                          "application/merge-patch+json", "*/*", ""])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "application/merge-patch+json",
+        "*/*",
+        "",
+    ],
+)
 async def test_json_is_taken_under_its_names(client: httpx.AsyncClient, content_type: str) -> None:
     headers = {"content-type": content_type} if content_type else {}
     response = await client.post("/v1/teams", content=b'{"name": "a"}', headers=headers)
     assert response.status_code == 201, response.text
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded",
-                                          "multipart/form-data; boundary=x", "nonsense"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "nonsense",
+    ],
+)
 async def test_another_content_type_is_refused(
     client: httpx.AsyncClient, content_type: str
 ) -> None:

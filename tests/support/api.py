@@ -84,3 +84,29 @@ def problem(response: httpx.Response, status: int) -> dict[str, Any]:
 def pointers(response: httpx.Response) -> list[str]:
     """Where a 400 says the input is wrong."""
     return [error["pointer"] for error in problem(response, 400).get("errors", [])]
+
+
+async def new_key(client: httpx.AsyncClient, *scopes: str, **fields: Any) -> dict[str, str]:
+    """Headers of a fresh key with the scopes."""
+    body = {"name": "a key", "scopes": list(scopes), **fields}
+    response = await client.post("/v1/keys", json=body)
+    assert response.status_code == 201, response.text
+    return {"X-API-Key": response.json()["key"]}
+
+
+async def new_collection(client: httpx.AsyncClient, name: str, **fields: Any) -> dict[str, Any]:
+    """A collection without an embedder, unless told otherwise."""
+    body = {"name": name, "embedding": {"provider": "none", "dim": 3}, **fields}
+    response = await client.post("/v1/collections", json=body)
+    assert response.status_code == 201, response.text
+    created: dict[str, Any] = response.json()
+    return created
+
+
+@contextlib.asynccontextmanager
+async def serving_with_local_model(dsn: str) -> AsyncIterator[Litestar]:
+    """An app with the embedders that are installed."""
+    settings = Settings(database_url=dsn, root_api_key=ROOT_KEY, db_pool_size=6)
+    app = create_app_for("all", settings)
+    async with _lifespan(app):
+        yield app

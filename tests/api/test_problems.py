@@ -1,0 +1,58 @@
+"""Errors: one form for all of them, and nothing told of what broke."""
+
+import json
+
+import httpx
+import pytest
+import structlog
+from litestar import Litestar
+from support.api import new_collection, problem
+
+
+async def test_an_unknown_route_is_404(client: httpx.AsyncClient) -> None:
+    for path in ("/", "/v1", "/v1/nothing", "/v2/collections", "/v1/collections/a/b"):
+        assert problem(await client.get(path), 404)["detail"] == "no such route"
+
+
+async def test_a_wrong_method_is_405_and_names_the_right_ones(client: httpx.AsyncClient) -> None:
+    response = await client.put("/v1/collections")
+    problem(response, 405)
+    assert set(response.headers["allow"].split(", ")) == {"GET", "POST", "OPTIONS"}
+    assert (await client.request("BREW", "/v1/collections")).status_code == 405
+
+
+async def test_a_bug_is_500_without_details_and_logged_once_without_values(
+    app: Litestar, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        secret = "the text of a document"
+        raise ValueError(secret)
+
+    monkeypatch.setattr("service.api.search.search_collection", broken)
+    await new_collection(client, "docs")
+    with structlog.testing.capture_logs() as logs:
+        response = await client.post(
+            "/v1/collections/docs/search", json={"query": {"text": "secret question"}}
+        )
+    assert "errors" not in problem(response, 500)
+    assert "secret" not in response.text
+    assert "document" not in response.text
+    (bug,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert bug["error"] == "builtins.ValueError"
+    assert bug["route"] == "/v1/collections/{name}/search"
+    assert bug["frames"][-1].endswith(" broken")
+    assert "text of a document" not in json.dumps(logs)
+    assert "secret question" not in json.dumps(logs)
+
+
+async def test_a_database_that_is_gone_is_503(app: Litestar, client: httpx.AsyncClient) -> None:
+    await app.state.services.database.close()
+    problem(await client.get("/v1/collections"), 503)
+    assert (await client.get("/livez")).status_code == 200
+
+
+async def test_every_answer_says_not_to_sniff_or_store(client: httpx.AsyncClient) -> None:
+    for path in ("/livez", "/v1/collections", "/nothing"):
+        headers = (await client.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
