@@ -1,0 +1,131 @@
+"""Search answers as tables: ranks of the legs, snippets, timings, what was left out."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from service.search.response import DocumentHit, Hit, LegExplanation, SearchResponse
+
+SNIPPET_CHARACTERS = 200
+WORDS_BEFORE = 40
+"""Characters of a snippet before the first word of the query."""
+SHORTEST_WORD = 3
+MAX_TERMS = 8
+NO_RANK = "–"  # noqa: RUF001 - a dash where a number would be
+
+
+def render(found: SearchResponse, query: str, *, explain: bool = False) -> Iterator[RenderableType]:
+    """The parts of an answer, to be printed one after the other."""
+    if isinstance(found.documents, list):
+        yield _document_table(found.documents, query)
+    if isinstance(found.hits, list):
+        yield _hit_table(found.hits, query)
+        if explain:
+            yield from _explanations(found)
+    yield _summary(found)
+    for one in found.degraded:
+        yield Text(f"degraded: {one.stage} was left out ({one.reason})", style="bold red")
+
+
+def _hit_table(hits: Sequence[Hit], query: str) -> Table:
+    table = _table("document")
+    for rank, hit in enumerate(hits, 1):
+        table.add_row(
+            str(rank), _score(hit.score), *_ranks(hit), Text(hit.id), snippet(hit.text, query)
+        )
+    return table
+
+
+def _document_table(documents: Sequence[DocumentHit], query: str) -> Table:
+    """One row a document, below it one a chunk."""
+    table = _table("document / chunk")
+    for rank, document in enumerate(documents, 1):
+        title = Text(document.title or "", style="bold")
+        name = Text(document.doc_id, style="bold")
+        table.add_row(str(rank), _score(document.score), "", "", name, title)
+        for hit in document.chunks:
+            text = snippet(hit.text, query)
+            table.add_row("", "", *_ranks(hit), Text(f"  {hit.id}"), text)
+        table.add_section()
+    return table
+
+
+def _table(name: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("dense", justify="right", no_wrap=True)
+    table.add_column("lexical", justify="right", no_wrap=True)
+    table.add_column(name, overflow="fold", ratio=1, min_width=12)
+    table.add_column("text", ratio=3)
+    return table
+
+
+def _ranks(hit: Hit) -> tuple[str, str]:
+    explanation = hit.explain or None
+    if explanation is None:
+        return NO_RANK, NO_RANK
+    return _rank(explanation.dense), _rank(explanation.lexical)
+
+
+def _rank(leg: LegExplanation | None) -> str:
+    return str(leg.rank) if leg else NO_RANK
+
+
+def _score(score: float) -> str:
+    return f"{score:.4f}"
+
+
+def snippet(text: str, query: str) -> Text:
+    """A part of the text that begins shortly before the query's first word in it."""
+    line = " ".join(text.split())
+    words = [re.escape(word) for word in re.findall(r"\w[\w-]*\w", query) if _counts(word)]
+    pattern = re.compile("|".join(words) or r"(?!)", re.IGNORECASE)
+    first = pattern.search(line)
+    start = max(0, first.start() - WORDS_BEFORE) if first else 0
+    start = line.rfind(" ", 0, start + 1) + 1
+    part = line[start : start + SNIPPET_CHARACTERS]
+    before, after = "… " * (start > 0), " …" * (start + len(part) < len(line))
+    shown = Text(before + part + after)
+    shown.highlight_regex(pattern, style="bold")
+    return shown
+
+
+def _counts(word: str) -> bool:
+    return len(word) >= SHORTEST_WORD or not word.isascii()
+
+
+def _summary(found: SearchResponse) -> Text:
+    """How many, how long each stage took, and how the legs were fused."""
+    shown = found.documents if isinstance(found.documents, list) else found.hits or []
+    noun = "documents" if isinstance(found.documents, list) else "hits"
+    stages = ", ".join(f"{name} {facts['ms']:.1f}" for name, facts in found.stages.items())
+    line = f"{len(shown)} {noun} in {found.took_ms:.1f} ms ({stages})"
+    if found.explain and found.explain.fusion:
+        fusion = found.explain.fusion
+        weights = f"dense {fusion.weights.dense:g}, lexical {fusion.weights.lexical:g}"
+        line += f"; {fusion.method} {weights}: {fusion.reason}"
+    if found.abstained:
+        line += "; nothing reached the threshold"
+    return Text(line, style="dim")
+
+
+def _explanations(found: SearchResponse) -> Iterator[Text]:
+    for rank, hit in enumerate(found.hits or [], 1):
+        if not hit.explain:
+            continue
+        legs = {"dense": hit.explain.dense, "lexical": hit.explain.lexical}
+        parts = [_explained(name, leg) for name, leg in legs.items() if leg]
+        yield Text(f"{rank:3}. {'; '.join(parts)}", style="dim")
+
+
+def _explained(name: str, leg: LegExplanation) -> str:
+    line = f"{name} rank {leg.rank}, score {leg.score:.4f}, adds {leg.contribution:.4f}"
+    if leg.terms:
+        strongest = sorted(leg.terms.items(), key=lambda term: -term[1])[:MAX_TERMS]
+        line += f" ({', '.join(f'{word} {added:.2f}' for word, added in strongest)})"
+    return line

@@ -1,0 +1,72 @@
+"""The HTTP server: granian with one worker process that never outlives its owner."""
+
+import errno
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from importlib import import_module
+from typing import Any, Literal
+
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces
+from granian.log import LogLevels
+
+from service.cli.console import CommandError
+
+Role = Literal["search", "index", "all"]
+
+FACTORIES: dict[Role, str] = {
+    "search": "create_search_app",
+    "index": "create_indexing_app",
+    "all": "create_app",
+}
+STOP_SECONDS = 15
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` if nothing listens on it, a free one for 0; raises `CommandError`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # Without SO_REUSEPORT, which the server sets: a second server would share the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CommandError(
+                f"port {port} is in use: choose another with --port, 0 takes a free one"
+            ) from error
+        why = (error.strerror or str(error)).lower()
+        raise CommandError(f"cannot listen on {host}, port {port}: {why}") from error
+
+
+def run_server(role: Role, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM; the settings come from the environment."""
+    Granian(
+        FACTORIES[role],
+        address=host,
+        port=port,
+        interface=Interfaces.ASGI,
+        http=HTTPModes.auto,
+        websockets=False,
+        log_level=LogLevels.error,
+        workers_kill_timeout=STOP_SECONDS,
+    ).serve(target_loader=load_app)
+
+
+def load_app(factory: str) -> Any:
+    """The app, in the worker process."""
+    threading.Thread(target=_end_with_owner, daemon=True).start()
+    return getattr(import_module("service.app"), factory)()
+
+
+def _end_with_owner() -> None:
+    """Stop this process when the one that started it is gone: nobody else would."""
+    if owner := multiprocessing.parent_process():
+        owner.join()
+        os.kill(os.getpid(), signal.SIGTERM)
