@@ -80,12 +80,14 @@ def _read_file(path: Path, root: Path) -> Iterator[Found]:
 
 
 def _read_lines(path: Path, name: str) -> Iterator[Found]:
+    empty = True
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
-            if line.strip():
-                yield _record(line, f"{name}:{number}")
+            if content := line.removeprefix(codecs.BOM_UTF8).strip():
+                empty = False
+                yield _record(content, f"{name}:{number}")
+    if empty:
+        yield Unread(name, "empty", failed=False)
 
 
 def _record(line: bytes, name: str) -> Found:

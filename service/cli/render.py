@@ -102,7 +102,8 @@ def _counts(word: str) -> bool:
 def _summary(found: SearchResponse) -> Text:
     """How many, how long each stage took, and how the legs were fused."""
     shown = found.documents if isinstance(found.documents, list) else found.hits or []
-    noun = "documents" if isinstance(found.documents, list) else "hits"
+    noun = "document" if isinstance(found.documents, list) else "hit"
+    noun += "s" * (len(shown) != 1)
     stages = ", ".join(f"{name} {facts['ms']:.1f}" for name, facts in found.stages.items())
     line = f"{len(shown)} {noun} in {found.took_ms:.1f} ms ({stages})"
     if found.explain and found.explain.fusion:
