@@ -13,7 +13,16 @@ from litestar.openapi.spec import Components, Reference, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 from service import __version__
-from service.api import collections, health, keys, schema_page, search, teams
+from service.api import (
+    collections,
+    health,
+    jobs,
+    keys,
+    records,
+    schema_page,
+    search,
+    teams,
+)
 from service.api.access import provide_collection, provide_principal
 from service.api.admission import Gate
 from service.api.languages import Languages
@@ -38,12 +47,16 @@ MakeEmbedders = Callable[[Settings], Embedders]
 READ: Sequence[ControllerRouterHandler] = (
     collections.list_collections,
     collections.get_collection,
+    records.list_documents,
+    records.get_document,
 )
 SEARCH: Sequence[ControllerRouterHandler] = (search.search,)
 WRITE: Sequence[ControllerRouterHandler] = (
     collections.create_collection,
     collections.change_collection,
     collections.delete_collection,
+    jobs.list_jobs,
+    jobs.get_job,
     keys.create_key,
     keys.list_keys,
     keys.revoke_key,

@@ -20,5 +20,6 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows to return at most")]
-Offset = Annotated[int, QueryParameter(ge=0, le=1_000_000_000, description="rows to skip")]
+MAX_OFFSET = 1_000_000_000
+Offset = Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET, description="rows to skip")]
 RowId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]

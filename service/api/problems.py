@@ -127,7 +127,8 @@ def _bad_parameters(error: ValidationException) -> InvalidRequestError:
 
 
 def _violation(found: Mapping[str, Any]) -> Violation:
-    name = str(found.get("key", ""))
+    # A handler's parameter ends in an underscore where its name means something else in Python.
+    name = str(found.get("key", "")).rstrip("_")
     if name == "data":
         return Violation("", "a JSON body is required")
     message = str(found["message"])

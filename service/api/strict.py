@@ -147,7 +147,7 @@ def _escaped(name: str) -> str:
 def _declared(handler: Any) -> dict[str, Any]:
     injected = {"data", "request", "scope", "state", *handler.resolve_dependencies()}
     return {
-        name: field.annotation
+        getattr(field.kwarg_definition, "name", None) or name: field.annotation
         for name, field in handler.parsed_fn_signature.parameters.items()
         if name not in injected
     }

@@ -1,0 +1,53 @@
+"""Jobs: how far accepted documents are."""
+
+import msgspec
+from litestar import get
+
+from service.api.access import CurrentCollection, requires
+from service.api.fields import Limit, Offset, RowId
+from service.api.problems import EVERYWHERE
+from service.api.services import CurrentServices
+from service.db import jobs
+from service.db.jobs import JobInfo
+from service.errors import NotFoundError
+
+
+class JobList(msgspec.Struct, frozen=True):
+    """Jobs of a collection, the newest first."""
+
+    jobs: list[JobInfo]
+    total: int
+
+
+@get(
+    "/collections/{name:str}/jobs",
+    guards=[requires("index")],
+    responses=EVERYWHERE,
+    summary="List jobs",
+)
+async def list_jobs(
+    services: CurrentServices,
+    collection: CurrentCollection,
+    limit: Limit = 20,
+    offset: Offset = 0,
+) -> JobList:
+    """List the jobs of a collection, the newest first."""
+    async with services.database.write(collection.team_id) as connection:
+        return JobList(*await jobs.list_jobs(connection, collection.id, limit=limit, offset=offset))
+
+
+@get(
+    "/collections/{name:str}/jobs/{job_id:str}",
+    guards=[requires("index")],
+    responses=EVERYWHERE,
+    summary="Get a job",
+)
+async def get_job(
+    job_id: RowId, services: CurrentServices, collection: CurrentCollection
+) -> JobInfo:
+    """The state of a job, its counts, its warnings, and why documents failed."""
+    async with services.database.write(collection.team_id) as connection:
+        job = await jobs.get_job(connection, collection.id, job_id)
+    if job is None:
+        raise NotFoundError("unknown job")
+    return job
