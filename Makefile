@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q
 INSTALLED := $(VENV)/.installed
 PYTHON ?= python3
+COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet --python-version 3.11 \
+	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up test lint format demo openapi lock bench clean
@@ -37,10 +39,9 @@ demo: $(INSTALLED)  ## Index this repository's documentation and run five querie
 openapi: $(INSTALLED)  ## Write the API description to openapi/openapi.json
 	@$(BIN)/braid openapi --write
 
-lock: $(BIN)/uv  ## Resolve the dependencies again and write requirements.lock
-	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --quiet \
-		--python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
-		-o requirements.lock
+lock: $(BIN)/uv  ## Resolve the dependencies again and write both lock files
+	@$(COMPILE) --group dev -o requirements.lock
+	@$(COMPILE) --group build --constraint requirements.lock --no-annotate -o deploy/requirements.lock
 
 bench: $(INSTALLED)  ## Measure what a search costs beyond its SQL
 	@$(BIN)/python bench/search_overhead.py $(ARGS)
