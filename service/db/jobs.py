@@ -1,0 +1,214 @@
+"""Jobs: what a client asked for, how far it is and how it ended."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from service.db.pool import Connection
+from service.models import JobStatus
+
+MAX_WARNINGS = 100
+MAX_FAILURES = 100
+MAX_REASON = 500
+
+INSERT_JOB = """
+INSERT INTO braid.jobs (team_id, collection_id, kind, documents, warnings, usage)
+VALUES ($1, $2, 'ingest', $3, $4::jsonb, '{"embedding_tokens": 0}') RETURNING id
+"""
+
+BEGIN_JOB = """
+UPDATE braid.jobs SET status = 'processing', error = NULL, updated_at = now()
+WHERE id = $1 AND status IN ('pending', 'processing')
+RETURNING collection_id, extract(epoch FROM now() - created_at)::float8
+"""
+
+ADD_PROGRESS = f"""
+UPDATE braid.jobs SET
+    indexed = indexed + $2, failed = failed + $3, updated_at = now(),
+    usage = usage || jsonb_build_object('embedding_tokens',
+        coalesce((usage ->> 'embedding_tokens')::bigint, 0) + $4),
+    warnings = CASE WHEN jsonb_array_length(warnings) < {MAX_WARNINGS}
+        THEN warnings || $5::jsonb ELSE warnings END
+WHERE id = $1
+"""
+
+POSTPONE_JOB = """
+UPDATE braid.jobs SET status = 'pending', error = $2, updated_at = now()
+WHERE id = $1 AND status = 'processing'
+"""
+
+FINISH_JOB = f"""
+UPDATE braid.jobs j SET updated_at = now(),
+    status = CASE WHEN failed > 0 AND failed = documents THEN 'error' ELSE 'done' END,
+    error = CASE WHEN failed > 0 AND failed = documents THEN left(
+        'every document failed' || coalesce(', the first because: ' || (
+            SELECT failure_reason FROM braid.ingests i
+            WHERE i.job_id = j.id AND i.status = 'error' ORDER BY i.id LIMIT 1), ''),
+        {MAX_REASON}) END
+WHERE id = $1 AND status = 'processing' AND NOT EXISTS (
+    SELECT FROM braid.ingests i WHERE i.job_id = j.id AND i.status = 'pending')
+RETURNING indexed, failed
+"""
+
+JOB_COLUMNS = """
+j.id, j.status, j.error, j.warnings, j.documents, j.indexed, j.failed, j.usage, j.created_at,
+j.updated_at, (SELECT count(*) FROM braid.ingests i
+               WHERE i.job_id = j.id AND i.status = 'pending') AS waiting
+"""
+GET_JOB = f"SELECT {JOB_COLUMNS} FROM braid.jobs j WHERE j.collection_id = $1 AND j.id = $2"
+LIST_JOBS = f"""
+SELECT {JOB_COLUMNS} FROM braid.jobs j
+WHERE j.collection_id = $1 ORDER BY j.id DESC LIMIT $2 OFFSET $3
+"""
+COUNT_JOBS = "SELECT count(*) FROM braid.jobs WHERE collection_id = $1"
+FAILURES = f"""
+SELECT i.job_id, d.doc_id, i.failure_reason FROM unnest($1::bigint[]) AS asked (job_id)
+CROSS JOIN LATERAL (
+    SELECT job_id, document_id, failure_reason FROM braid.ingests
+    WHERE job_id = asked.job_id AND status = 'error' ORDER BY id LIMIT {MAX_FAILURES}) AS i
+JOIN braid.documents d ON d.id = i.document_id
+"""
+JOB_STATUS = "SELECT status FROM braid.jobs WHERE id = $1"
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """Documents of a job; `superseded` ones were deleted or sent anew before their turn."""
+
+    documents: int
+    indexed: int
+    failed: int
+    superseded: int
+
+
+class DocumentFailure(msgspec.Struct, frozen=True):
+    """Why one document was not indexed."""
+
+    doc_id: str
+    reason: str
+
+
+class JobInfo(msgspec.Struct, frozen=True):
+    """A job as its owner sees it; `error` says what a waiting job waits for."""
+
+    job_id: int
+    status: JobStatus
+    error: str | None
+    warnings: list[str]
+    counts: JobCounts
+    failures: list[DocumentFailure]
+    usage: dict[str, int]
+    created_at: datetime
+    updated_at: datetime
+
+
+class BegunJob(msgspec.Struct, frozen=True):
+    """A job that a worker is at."""
+
+    collection_id: int
+    age_seconds: float
+
+
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step adds to its job."""
+
+    indexed: int = 0
+    failed: int = 0
+    tokens: int = 0
+    warnings: Sequence[str] = ()
+
+
+async def insert_job(
+    connection: Connection,
+    team_id: int,
+    collection_id: int,
+    *,
+    documents: int,
+    warnings: Sequence[str],
+) -> int:
+    """Add a job; its id."""
+    job_id: int = await connection.fetchval(
+        INSERT_JOB, team_id, collection_id, documents, _as_json(warnings[:MAX_WARNINGS])
+    )
+    return job_id
+
+
+async def begin_job(connection: Connection, job_id: int) -> BegunJob | None:
+    """Mark a job as processing; None if there is nothing left to do."""
+    row = await connection.fetchrow(BEGIN_JOB, job_id)
+    return BegunJob(*row) if row else None
+
+
+async def add_progress(connection: Connection, job_id: int, progress: JobProgress) -> None:
+    """Add to the counts, the usage and the warnings of a job."""
+    await connection.execute(
+        ADD_PROGRESS,
+        job_id,
+        progress.indexed,
+        progress.failed,
+        progress.tokens,
+        _as_json(progress.warnings),
+    )
+
+
+async def postpone_job(connection: Connection, job_id: int, reason: str | None) -> None:
+    """Put a job back to pending and say what it waits for."""
+    await connection.execute(POSTPONE_JOB, job_id, reason and reason[:MAX_REASON])
+
+
+async def finish_job(connection: Connection, job_id: int) -> JobProgress | None:
+    """End a job that has nothing pending; its totals, None if it had ended."""
+    row = await connection.fetchrow(FINISH_JOB, job_id)
+    return JobProgress(indexed=row["indexed"], failed=row["failed"]) if row else None
+
+
+async def get_job(connection: Connection, collection_id: int, job_id: int) -> JobInfo | None:
+    """A job of a collection, on a connection that writes (readers do not see ingests)."""
+    rows = await connection.fetch(GET_JOB, collection_id, job_id)
+    jobs = await _with_failures(connection, rows)
+    return jobs[0] if jobs else None
+
+
+async def list_jobs(
+    connection: Connection, collection_id: int, *, limit: int, offset: int
+) -> tuple[list[JobInfo], int]:
+    """Jobs of a collection, the newest first, and how many there are."""
+    rows = await connection.fetch(LIST_JOBS, collection_id, limit, offset)
+    total: int = await connection.fetchval(COUNT_JOBS, collection_id)
+    return await _with_failures(connection, rows), total
+
+
+async def job_status(connection: Connection, job_id: int) -> JobStatus | None:
+    """Where a job stands, None if there is no such job."""
+    status: JobStatus | None = await connection.fetchval(JOB_STATUS, job_id)
+    return status
+
+
+async def _with_failures(connection: Connection, rows: list[asyncpg.Record]) -> list[JobInfo]:
+    failures: dict[int, list[DocumentFailure]] = {row["id"]: [] for row in rows if row["failed"]}
+    if failures:
+        for row in await connection.fetch(FAILURES, list(failures)):
+            failure = DocumentFailure(row["doc_id"], row["failure_reason"])
+            failures[row["job_id"]].append(failure)
+    return [_as_job(row, failures.get(row["id"], [])) for row in rows]
+
+
+def _as_job(row: asyncpg.Record, failures: list[DocumentFailure]) -> JobInfo:
+    finished = row["indexed"] + row["failed"]
+    superseded = row["documents"] - finished - row["waiting"]
+    return JobInfo(
+        job_id=row["id"],
+        status=row["status"],
+        error=row["error"],
+        warnings=msgspec.json.decode(row["warnings"]),
+        counts=JobCounts(row["documents"], row["indexed"], row["failed"], superseded),
+        failures=failures,
+        usage=msgspec.json.decode(row["usage"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _as_json(warnings: Sequence[str]) -> str:
+    return msgspec.json.encode([warning[:MAX_REASON] for warning in warnings]).decode()

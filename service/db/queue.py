@@ -1,0 +1,132 @@
+"""The durable queue: pgqueuer inside the `braid` schema, fed in the caller's transaction."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import msgspec
+from pgqueuer.adapters.drivers.asyncpg import AsyncpgDriver
+from pgqueuer.adapters.persistence.qb import (
+    QueryBuilderEnvironment,
+    QueryQueueBuilder,
+    QuerySchedulerBuilder,
+)
+from pgqueuer.adapters.persistence.queries import Queries
+from pgqueuer.core.qm import QueueManager
+from pgqueuer.domain.errors import RetryRequested
+from pgqueuer.domain.models import Job
+from pgqueuer.domain.settings import DBSettings
+from pgqueuer.domain.types import Channel
+
+from service.db.pool import LOST_CONNECTION, Connection, Database
+from service.errors import UnavailableError
+
+SETTINGS = DBSettings(db_schema="braid")
+ENTRYPOINT = "ingest"
+STATEMENT_SECONDS = 30.0
+CONNECT_SECONDS = 10.0
+POLLS_PER_LEASE = 3
+
+# A cancelled handler or a lost row must not strand a job: whoever starts looks for such jobs.
+LOST_JOBS = """
+SELECT j.team_id, j.id FROM braid.jobs j
+WHERE j.kind = 'ingest' AND j.status IN ('pending', 'processing') AND NOT EXISTS (
+    SELECT FROM braid.pgqueuer q
+    WHERE q.dedupe_key = 'job:' || j.id AND q.status IN ('queued', 'picked'))
+"""
+PRUNE_LOG = "DELETE FROM braid.pgqueuer_log WHERE created < now() - interval '1 day'"
+
+
+class QueuedJob(msgspec.Struct, frozen=True):
+    """A job that the queue hands out."""
+
+    team_id: int
+    job_id: int
+    retries: int = 0
+
+
+Handler = Callable[[QueuedJob], Awaitable[float | None]]
+"""Works on a job; returns None when it is finished, or seconds until it should be tried again."""
+
+
+class Queue:
+    """One worker's place at the queue; a job whose worker dies goes to another one."""
+
+    def __init__(self, manager: QueueManager, lease_seconds: float) -> None:
+        self._manager = manager
+        self._lease = timedelta(seconds=lease_seconds)
+
+    async def run(self, handler: Handler, *, concurrency: int) -> None:
+        """Hand out jobs until `stop`; raises `UnavailableError` when the database is lost."""
+
+        async def execute(job: Job) -> None:
+            seconds = await handler(_queued(job))
+            if seconds is not None:
+                raise RetryRequested(timedelta(seconds=seconds))
+
+        self._manager.entrypoint(ENTRYPOINT, on_failure="hold")(execute)
+        try:
+            await self._manager.run(
+                dequeue_timeout=self._lease / POLLS_PER_LEASE,
+                batch_size=1,
+                max_concurrent_tasks=max(2, concurrency),
+                heartbeat_timeout=self._lease,
+                log_aggregation_interval=timedelta(0),
+            )
+        except (*LOST_CONNECTION, TimeoutError) as error:
+            raise UnavailableError("the queue lost its connection to the database") from error
+
+    def stop(self) -> None:
+        """Take no more jobs; `run` returns when those at work are done."""
+        self._manager.shutdown.set()
+
+
+@contextlib.asynccontextmanager
+async def open_queue(dsn: str, *, lease_seconds: float) -> AsyncIterator[Queue]:
+    """A place at the queue on a connection of its own, which must not lead through a pooler."""
+    try:
+        connection = await asyncpg.connect(
+            dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS
+        )
+    except (*LOST_CONNECTION, TimeoutError) as error:
+        raise UnavailableError("cannot connect to the database") from error
+    try:
+        manager = QueueManager(_queries(connection), channel=Channel(SETTINGS.channel))
+        yield Queue(manager, lease_seconds)
+    finally:
+        connection.terminate()
+
+
+async def enqueue(connection: Connection, team_id: int, job_id: int) -> None:
+    """Put a job into the queue, in the transaction of the caller; once is enough."""
+    await _queries(connection).enqueue(
+        ENTRYPOINT,
+        msgspec.json.encode(QueuedJob(team_id, job_id)),
+        dedupe_key=f"job:{job_id}",
+        on_conflict="skip",
+    )
+
+
+async def tidy_queue(database: Database) -> int:
+    """Queue the jobs that lost their place and prune the queue's log; how many there were."""
+    async with database.administer() as connection:
+        lost = await connection.fetch(LOST_JOBS)
+        for row in lost:
+            await enqueue(connection, row["team_id"], row["id"])
+        await connection.execute(PRUNE_LOG)
+    return len(lost)
+
+
+def _queued(job: Job) -> QueuedJob:
+    known = msgspec.json.decode(job.payload or b"", type=QueuedJob)
+    return msgspec.structs.replace(known, retries=job.attempts)
+
+
+def _queries(connection: "Connection | asyncpg.Connection[asyncpg.Record]") -> Queries:
+    return Queries(
+        AsyncpgDriver(connection),  # type: ignore[arg-type]
+        QueryBuilderEnvironment(SETTINGS),
+        QueryQueueBuilder(SETTINGS),
+        QuerySchedulerBuilder(SETTINGS),
+    )

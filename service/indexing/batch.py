@@ -1,0 +1,216 @@
+"""Indexes a batch of claimed documents: plan, embed what is new, prepare, write."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from service.db.analyzers import load_analyzer
+from service.db.chunks import RefusedRowsError, fits_tsvector, stored_rows
+from service.db.ingests import ClaimedIngest
+from service.db.jobs import JobProgress
+from service.db.pool import Database
+from service.errors import ProviderError
+from service.indexing.chunking import Chunking, chunking_of
+from service.indexing.embedding import EmbedderSource, Embeddings, embed_texts
+from service.indexing.mishaps import error_site
+from service.indexing.payload import unpack
+from service.indexing.planning import (
+    Lexemes,
+    UnfitDocumentError,
+    lexemes_of,
+    plan_records,
+)
+from service.indexing.writing import (
+    Material,
+    PlannedDocument,
+    WritableDocument,
+    record_failures,
+    write_documents,
+)
+from service.models import Generation
+from service.providers.base import Embedder
+from service.telemetry import log, stage
+from service.text import Analyzer
+
+SURELY_FITS_BYTES = 200_000
+PARTLY_EMBEDDED = (
+    "document {!r}: chunk {!r} is longer than the embedder reads, its end has no vector"
+)
+PARTLY_LEXICAL = "document {!r}: chunk {!r} has too many words, its end is not found by text"
+
+Failure = tuple[ClaimedIngest, str]
+Key = tuple[int, int]
+"""Number of a document in the batch and of a record in the document."""
+
+
+class _New(msgspec.Struct, frozen=True):
+    """The records of a batch that need a row, and those of them that need a vector."""
+
+    keys: list[Key]
+    to_embed: list[Key]
+    analyzer: Analyzer
+
+
+class Batch:
+    """One batch of a job, against one generation."""
+
+    def __init__(
+        self, database: Database, embedders: EmbedderSource, generation: Generation, job_id: int
+    ) -> None:
+        self._database = database
+        self._embedders = embedders
+        self._generation = generation
+        self._job_id = job_id
+        self._failures: list[Failure] = []
+        self._warnings: list[str] = []
+
+    async def index(self, ingests: Sequence[ClaimedIngest]) -> int:
+        """Index documents or record why not; the rows that those indexed have.
+
+        Raises `ProviderError` when trying again later can help, `GenerationChangedError`.
+        """
+        try:
+            records = await self._index(ingests)
+        except ProviderError as error:
+            if error.transient:
+                raise
+            await self.fail([(ingest, str(error)) for ingest in ingests])
+            return 0
+        await self.fail(self._failures)
+        return records
+
+    async def fail(self, failures: Sequence[Failure]) -> None:
+        """Record failures."""
+        if failures:
+            await record_failures(self._database, self._generation, self._job_id, failures)
+
+    async def _index(self, ingests: Sequence[ClaimedIngest]) -> int:
+        embedder = await self._embedders.get(self._generation)
+        with stage("chunk"):
+            chunking = chunking_of(self._generation, embedder)
+            planned = await asyncio.to_thread(self._plan, ingests, chunking)
+        new = await self._find_new(planned, embedder)
+        with stage("embed"):
+            embeddings = await self._embed(planned, new, embedder)
+        writable = await self._with_material(planned, new, embeddings)
+        spent = JobProgress(tokens=embeddings.tokens, warnings=self._warnings)
+        with stage("write"):
+            return await self._write(writable, spent)
+
+    def _plan(self, ingests: Sequence[ClaimedIngest], chunking: Chunking) -> list[PlannedDocument]:
+        planned = []
+        for ingest in ingests:
+            try:
+                document = unpack(ingest.payload)
+                records = plan_records(ingest.doc_id, document, self._generation, chunking)
+            except UnfitDocumentError as error:
+                self._failures.append((ingest, str(error)))
+            except Exception as error:  # noqa: BLE001 - one document never fails its batch
+                self._failures.append((ingest, f"internal error ({type(error).__name__})"))
+                log.error("document could not be planned", ingest=ingest.id, **error_site(error))
+            else:
+                planned.append(PlannedDocument(ingest, document, records))
+        return planned
+
+    async def _find_new(
+        self, planned: Sequence[PlannedDocument], embedder: Embedder | None
+    ) -> _New:
+        async with self._database.write(self._generation.team_id) as connection:
+            stored = await stored_rows(
+                connection, self._generation.id, [one.ingest.document for one in planned]
+            )
+            analyzer = await load_analyzer(connection, self._generation)
+        keys = [
+            (number, at)
+            for number, one in enumerate(planned)
+            for at in one.against(stored[one.ingest.document]).added
+        ]
+        records = {(number, at): planned[number].records[at] for number, at in keys}
+        to_embed = [
+            key
+            for key, record in records.items()
+            if embedder is not None and record.vector is None and record.text
+        ]
+        return _New(keys, to_embed, analyzer)
+
+    async def _embed(
+        self, planned: Sequence[PlannedDocument], new: _New, embedder: Embedder | None
+    ) -> Embeddings:
+        if embedder is None or not new.to_embed:
+            return Embeddings([], frozenset(), 0)
+        texts = [planned[number].records[at].text for number, at in new.to_embed]
+        embeddings = await embed_texts(embedder, texts)
+        for place in sorted(embeddings.truncated):
+            self._warn(PARTLY_EMBEDDED, planned, new.to_embed[place])
+        return embeddings
+
+    async def _with_material(
+        self, planned: Sequence[PlannedDocument], new: _New, embeddings: Embeddings
+    ) -> list[WritableDocument]:
+        vectors = dict(zip(new.to_embed, embeddings.vectors, strict=True))
+        refused: dict[int, ProviderError] = {}
+        for (number, _), vector in vectors.items():
+            if isinstance(vector, ProviderError):
+                refused.setdefault(number, vector)
+        self._failures += [
+            (planned[number].ingest, str(error)) for number, error in refused.items()
+        ]
+        keys = [key for key in new.keys if key[0] not in refused]
+        lexemes = await self._lexemes(planned, keys, new.analyzer)
+        material: list[dict[int, Material]] = [{} for _ in planned]
+        for number, at in keys:
+            made = vectors.get((number, at))
+            vector = planned[number].records[at].vector
+            if isinstance(made, np.ndarray):
+                vector = made.astype(np.float16)
+            material[number][at] = Material(lexemes[number, at], vector)
+        return [
+            WritableDocument(one, material[number])
+            for number, one in enumerate(planned)
+            if number not in refused
+        ]
+
+    async def _lexemes(
+        self, planned: Sequence[PlannedDocument], keys: Sequence[Key], analyzer: Analyzer
+    ) -> Mapping[Key, Lexemes]:
+        texts = {(number, at): planned[number].records[at].text for number, at in keys}
+        lexemes = await asyncio.to_thread(
+            lambda: {key: lexemes_of(text, analyzer) for key, text in texts.items()}
+        )
+        for key, one in lexemes.items():
+            if one.bytes > SURELY_FITS_BYTES:
+                lexemes[key] = await self._fitting(one, analyzer.configuration)
+                if lexemes[key] is not one:
+                    self._warn(PARTLY_LEXICAL, planned, key)
+        return lexemes
+
+    async def _fitting(self, lexemes: Lexemes, configuration: str) -> Lexemes:
+        """As much of a text as fits PostgreSQL's limit for one tsvector."""
+        while True:
+            async with self._database.write(self._generation.team_id) as connection:
+                exact, words = lexemes.literal, lexemes.words
+                if await fits_tsvector(connection, configuration, exact, words):
+                    return lexemes
+            lexemes = lexemes.half()
+
+    async def _write(self, documents: Sequence[WritableDocument], spent: JobProgress) -> int:
+        try:
+            written = await write_documents(
+                self._database, self._generation, self._job_id, documents, spent
+            )
+        except RefusedRowsError as error:
+            if len(documents) == 1:
+                self._failures.append((documents[0].planned.ingest, str(error)))
+                return await self._write([], spent)
+        else:
+            return sum(written.values())
+        # Together they are refused: one by one, only the culprits are.
+        await self._write([], spent)
+        return sum([await self._write([one], JobProgress()) for one in documents])
+
+    def _warn(self, message: str, planned: Sequence[PlannedDocument], key: Key) -> None:
+        document = planned[key[0]]
+        record = document.records[key[1]]
+        self._warnings.append(message.format(document.ingest.doc_id, record.chunk_id))

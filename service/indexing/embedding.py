@@ -1,0 +1,138 @@
+"""Embeds texts in batches; a text that the embedder refuses never spoils the others."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import stamina
+
+from service.errors import ProviderError
+from service.models import Generation, Vector
+from service.providers.base import Embedder
+
+BATCH_TEXTS = 64
+BATCH_CHARACTERS = 100_000
+CONCURRENCY = 4
+CALL_SECONDS = 300.0
+PATIENCE_SECONDS = 10.0
+"""Longest wait within a call's retries; a longer one frees the worker for other jobs."""
+
+
+class EmbedderSource(Protocol):
+    """Hands out the embedder of a generation."""
+
+    async def get(self, generation: Generation) -> Embedder | None:
+        """The generation's embedder, None when it has none; raises `ProviderError`."""
+        ...
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """What became of n texts, in their order: a vector, or why there is none."""
+
+    vectors: list[Vector | ProviderError]
+    truncated: frozenset[int]
+    tokens: int
+
+
+async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
+    """Embed texts; raises `ProviderError` only when trying again later can help."""
+    limit = asyncio.Semaphore(CONCURRENCY)
+
+    async def bounded(batch: Sequence[str]) -> Embeddings:
+        async with limit:
+            return await _embed_batch(embedder, batch)
+
+    batches = _batches(texts)
+    tasks = [asyncio.ensure_future(bounded(batch)) for batch in batches]
+    try:
+        return _join(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _batches(texts: Sequence[str]) -> list[Sequence[str]]:
+    batches: list[list[str]] = []
+    characters = 0
+    for text in texts:
+        characters += len(text)
+        if not batches or len(batches[-1]) == BATCH_TEXTS or characters > BATCH_CHARACTERS:
+            batches.append([])
+            characters = len(text)
+        batches[-1].append(text)
+    return list(batches)
+
+
+async def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
+    """Embed a batch; when it is refused, find out which texts are."""
+    try:
+        return await _call(embedder, texts)
+    except ProviderError as error:
+        if error.transient:
+            raise
+        if len(texts) == 1:
+            return Embeddings([error], frozenset(), 0)
+    middle = len(texts) // 2
+    first = await _embed_batch(embedder, texts[:middle])
+    if middle > 1 and all(isinstance(one, ProviderError) for one in first.vectors):
+        last = await _embed_batch(embedder, texts[-1:])
+        if isinstance(last.vectors[0], ProviderError):
+            # The service, not a text: asking for each of the others would only repeat it.
+            between = [first.vectors[0]] * (len(texts) - middle - 1)
+            return Embeddings([*first.vectors, *between, last.vectors[0]], frozenset(), 0)
+        rest = [await _embed_batch(embedder, texts[middle:-1]), last]
+        return _join([first, *rest])
+    return _join([first, await _embed_batch(embedder, texts[middle:])])
+
+
+async def _call(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
+    async for attempt in stamina.retry_context(
+        on=_wait, attempts=3, timeout=None, wait_initial=0.2
+    ):
+        with attempt:
+            return await _call_once(embedder, texts)
+    raise AssertionError("unreachable")
+
+
+def _wait(error: Exception) -> bool | float:
+    """Whether to try again at once, or after how many seconds."""
+    if not isinstance(error, ProviderError) or not error.transient:
+        return False
+    if error.retry_after is None:
+        return True
+    return error.retry_after if error.retry_after <= PATIENCE_SECONDS else False
+
+
+async def _call_once(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            batch = await embedder.embed_documents(texts)
+    except TimeoutError as error:
+        raise ProviderError(
+            f"the embedder did not answer in {CALL_SECONDS:.0f} s", transient=True
+        ) from error
+    if batch.vectors.shape != (len(texts), embedder.dim):
+        raise ProviderError(
+            f"the embedder answered {batch.vectors.shape} numbers"
+            f" instead of {(len(texts), embedder.dim)}"
+        )
+    usable = np.isfinite(batch.vectors).all(axis=1) & batch.vectors.any(axis=1)
+    return Embeddings(
+        [
+            vector if fine else ProviderError("the embedder answered a vector without direction")
+            for vector, fine in zip(batch.vectors, usable, strict=True)
+        ],
+        frozenset(batch.truncated),
+        batch.tokens,
+    )
+
+
+def _join(parts: Sequence[Embeddings]) -> Embeddings:
+    vectors: list[Vector | ProviderError] = []
+    truncated: set[int] = set()
+    for part in parts:
+        truncated.update(len(vectors) + at for at in part.truncated)
+        vectors += part.vectors
+    return Embeddings(vectors, frozenset(truncated), sum(part.tokens for part in parts))

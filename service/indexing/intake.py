@@ -1,0 +1,127 @@
+"""Taking documents in: checked, packed, and committed with their job before anyone hears of it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from service.db.catalog import text_search_configurations
+from service.db.documents import accept_documents, hold_generation
+from service.db.ingests import NewIngest, insert_ingests
+from service.db.jobs import insert_job
+from service.db.pool import Database
+from service.db.queue import enqueue
+from service.errors import InvalidRequestError
+from service.indexing.bounds import validate_documents
+from service.indexing.payload import PendingChunk, PendingDocument, pack, pack_vector
+from service.models import Collection, IncomingChunk, IncomingDocument, IngestMode
+from service.text import clean
+
+CLEANED = "document {doc_id!r}: characters that cannot be stored were removed"
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    doc_id: str
+    mode: IngestMode
+    payload: bytes
+    cleaned: bool
+
+
+async def submit_documents(
+    database: Database,
+    collection: Collection,
+    documents: Sequence[IncomingDocument],
+    mode: IngestMode | None = None,
+) -> int:
+    """Accept documents for indexing and return the job's id; nothing of them is lost from then on.
+
+    Without a mode a document with chunks of its own is upserted and any other one replaced.
+    Raises `InvalidRequestError`, and `NotFoundError` when the collection has just been deleted.
+    """
+    packed = await asyncio.to_thread(_pack_all, documents, collection, mode)
+    await _check_languages(database, documents)
+    warnings = [CLEANED.format(doc_id=one.doc_id) for one in packed if one.cleaned]
+    async with database.write(collection.team_id) as connection:
+        await hold_generation(connection, collection.id)
+        rows = await accept_documents(
+            connection, collection.team_id, collection.id, [one.doc_id for one in packed]
+        )
+        job_id = await insert_job(
+            connection,
+            collection.team_id,
+            collection.id,
+            documents=len(packed),
+            warnings=warnings,
+        )
+        ingests = [NewIngest(rows[one.doc_id], one.mode, one.payload) for one in packed]
+        await insert_ingests(connection, collection.team_id, job_id, ingests)
+        await enqueue(connection, collection.team_id, job_id)
+    return job_id
+
+
+async def _check_languages(database: Database, documents: Sequence[IncomingDocument]) -> None:
+    if all(document.language is None for document in documents):
+        return
+    known = await text_search_configurations(database)
+    for at, document in enumerate(documents):
+        if document.language is not None and document.language not in known:
+            raise InvalidRequestError.at(
+                f"/documents/{at}/language", f"must be one of: {', '.join(sorted(known))}"
+            )
+
+
+def _pack_all(
+    documents: Sequence[IncomingDocument], collection: Collection, mode: IngestMode | None
+) -> list[_Packed]:
+    validate_documents(documents, collection.generation)
+    return [_pack(document, mode) for document in documents]
+
+
+def _pack(document: IncomingDocument, mode: IngestMode | None) -> _Packed:
+    cleaner = _Cleaner()
+    pending = PendingDocument(
+        text=cleaner.text(document.text),
+        title=cleaner.text(document.title),
+        source=cleaner.text(document.source),
+        metadata=cleaner.value(document.metadata),
+        summary=cleaner.text(document.summary),
+        chunks=[_pack_chunk(chunk, cleaner) for chunk in document.chunks or []],
+        language=document.language,
+    )
+    if mode is None:
+        mode = "upsert" if document.chunks else "replace"
+    return _Packed(document.doc_id, mode, pack(pending), cleaner.changed)
+
+
+def _pack_chunk(chunk: IncomingChunk, cleaner: "_Cleaner") -> PendingChunk:
+    return PendingChunk(
+        id=chunk.id,
+        text=cleaner.text(chunk.text) or "",
+        vector=None if chunk.vector is None else pack_vector(chunk.vector),
+        metadata=cleaner.value(chunk.metadata),
+        position=chunk.position,
+    )
+
+
+class _Cleaner:
+    """Removes what the database cannot store and remembers whether there was any."""
+
+    def __init__(self) -> None:
+        self.changed = False
+
+    def text(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        cleaned, changed = clean(text)
+        self.changed |= changed
+        return cleaned
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.value(child) for key, child in value.items()}
+        if isinstance(value, list):
+            return [self.value(child) for child in value]
+        return value

@@ -1,0 +1,162 @@
+"""Works through a job: claims its documents in small batches and indexes each batch."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from service.db.documents import hold_generation
+from service.db.ingests import ClaimedIngest, claim, give_back, ingests_left
+from service.db.jobs import begin_job, finish_job, postpone_job
+from service.db.pool import Database
+from service.db.queue import QueuedJob
+from service.db.upkeep import analyze_if_grown, refresh_average_length
+from service.errors import NotFoundError, ProviderError
+from service.indexing.batch import Batch
+from service.indexing.embedding import EmbedderSource
+from service.indexing.writing import GenerationChangedError
+from service.models import Generation
+from service.telemetry import log, stage
+
+MAX_ATTEMPTS = 5
+"""Times that a document is begun before it is taken for what stops the worker."""
+ABANDONED = f"gave up: the worker stopped {MAX_ATTEMPTS} times while it indexed this document"
+PATIENCE_SECONDS = 86_400.0
+"""Age of a job after which a provider that does not answer fails its documents."""
+
+BATCH_DOCUMENTS = 64
+FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 2**18, 2**15, 2**23
+SHORT_SECONDS, LONG_SECONDS = 1.0, 4.0
+
+ORDER_SECONDS = 0.25
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0
+
+
+class BatchSize(msgspec.Struct):
+    """Bytes of payload a batch, adapted so that a batch takes a few seconds.
+
+    What a killed worker has to do again, and how long a stop takes, is one batch.
+    """
+
+    payload_bytes: int = FIRST_BYTES
+
+    def adapt(self, seconds: float) -> None:
+        """Learn from the time that a batch took."""
+        if seconds < SHORT_SECONDS:
+            self.payload_bytes = min(self.payload_bytes * 2, MOST_BYTES)
+        elif seconds > LONG_SECONDS:
+            self.payload_bytes = max(self.payload_bytes // 2, LEAST_BYTES)
+
+
+class IndexingServices(msgspec.Struct, frozen=True):
+    """What indexing needs from the process it runs in."""
+
+    database: Database
+    embedders: EmbedderSource
+
+
+def retry_seconds(retries: int) -> float:
+    """How long to wait before a job is tried again: doubled each time, bounded."""
+    return min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 16), LAST_RETRY_SECONDS)
+
+
+async def run_job(
+    services: IndexingServices, job: QueuedJob, *, stopping: Callable[[], bool]
+) -> float | None:
+    """Index what a job has left; None when it is finished, or seconds until it should go on."""
+    try:
+        with stage("ingest"):
+            return await _Run(services, job, stopping).run()
+    except NotFoundError:
+        return None  # the collection was deleted, and its jobs with it
+
+
+class _Run:
+    def __init__(
+        self, services: IndexingServices, job: QueuedJob, stopping: Callable[[], bool]
+    ) -> None:
+        self._database = services.database
+        self._embedders = services.embedders
+        self._job = job
+        self._stopping = stopping
+        self._size = BatchSize()
+        self._records = 0
+        self._started = time.perf_counter()
+
+    async def run(self) -> float | None:
+        async with self._database.write(self._job.team_id) as connection:
+            begun = await begin_job(connection, self._job.job_id)
+        if begun is None:
+            return None
+        while not self._stopping():
+            generation, ingests, left = await self._claim(begun.collection_id)
+            if not left:
+                await self._finish(generation)
+                return None
+            if not ingests:
+                # Older versions of these documents come first, and another job has them.
+                return await self._postpone(None, ORDER_SECONDS)
+            patient = begun.age_seconds < PATIENCE_SECONDS
+            wait = await self._index(generation, ingests, patient=patient)
+            if wait is not None:
+                return wait
+        return await self._postpone(None, 0.0)
+
+    async def _claim(self, collection_id: int) -> tuple[Generation, list[ClaimedIngest], bool]:
+        """The generation to write, the next documents, and whether any are left."""
+        async with self._database.write(self._job.team_id) as connection:
+            generation = await hold_generation(connection, collection_id)
+            ingests = await claim(
+                connection,
+                self._job.job_id,
+                documents=BATCH_DOCUMENTS,
+                payload_bytes=self._size.payload_bytes,
+            )
+            left = bool(ingests) or await ingests_left(connection, self._job.job_id)
+        return generation, ingests, left
+
+    async def _index(
+        self, generation: Generation, claimed: Sequence[ClaimedIngest], *, patient: bool
+    ) -> float | None:
+        """Index a batch; seconds to wait if the embedder has to recover first."""
+        batch = Batch(self._database, self._embedders, generation, self._job.job_id)
+        poison = [(ingest, ABANDONED) for ingest in claimed if ingest.attempts > MAX_ATTEMPTS]
+        await batch.fail(poison)
+        ingests = [ingest for ingest in claimed if ingest.attempts <= MAX_ATTEMPTS]
+        began = time.perf_counter()
+        try:
+            self._records += await batch.index(ingests)
+        except GenerationChangedError:
+            await self._give_back(ingests)
+        except ProviderError as error:
+            await self._give_back(ingests)
+            if patient:
+                seconds = error.retry_after or retry_seconds(self._job.retries)
+                return await self._postpone(f"waiting for the embedder: {error}", seconds)
+            await batch.fail([(ingest, str(error)) for ingest in ingests])
+        self._size.adapt(time.perf_counter() - began)
+        return None
+
+    async def _give_back(self, ingests: Sequence[ClaimedIngest]) -> None:
+        async with self._database.write(self._job.team_id) as connection:
+            await give_back(connection, [ingest.id for ingest in ingests])
+
+    async def _postpone(self, reason: str | None, seconds: float) -> float:
+        async with self._database.write(self._job.team_id) as connection:
+            await postpone_job(connection, self._job.job_id, reason)
+        return seconds
+
+    async def _finish(self, generation: Generation) -> None:
+        await refresh_average_length(self._database, generation)
+        async with self._database.write(self._job.team_id) as connection:
+            totals = await finish_job(connection, self._job.job_id)
+        if totals is not None:
+            log.info(
+                "job finished",
+                job=self._job.job_id,
+                indexed=totals.indexed,
+                failed=totals.failed,
+                records=self._records,
+                seconds=round(time.perf_counter() - self._started, 3),
+            )
+        await analyze_if_grown(self._database, generation.id)

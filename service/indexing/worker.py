@@ -1,0 +1,132 @@
+"""Takes jobs from the queue until it is told to stop."""
+
+import asyncio
+import contextlib
+import random
+
+from service.db.pool import Database
+from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
+from service.errors import UnavailableError
+from service.indexing.embedding import EmbedderSource
+from service.indexing.job import IndexingServices, retry_seconds, run_job
+from service.indexing.mishaps import error_site
+from service.telemetry import log
+
+LEASE_SECONDS = 4.0
+TIDY_SECONDS = 60.0
+GRACE_SECONDS = 10.0
+RECONNECT_SECONDS = 1.0
+
+
+class Worker:
+    """Runs indexing jobs; any number of workers share one database.
+
+    `dsn` leads straight to the server, not through a pooler: the worker listens on it.
+    A worker that dies leaves its jobs to others after `lease_seconds`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        dsn: str,
+        embedders: EmbedderSource,
+        *,
+        concurrency: int = 2,
+        lease_seconds: float = LEASE_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._services = IndexingServices(database, embedders)
+        self._dsn = dsn
+        self._concurrency = concurrency
+        self._lease_seconds = lease_seconds
+        self._grace_seconds = grace_seconds
+        self._slots = asyncio.Semaphore(concurrency)
+        self._stopping = asyncio.Event()
+        self._at_work: set[asyncio.Task[float | None]] = set()
+
+    async def run(self) -> None:
+        """Work until `stop`, or until cancelled, which stops just as gracefully."""
+        serving = asyncio.ensure_future(self._serve())
+        tidying = asyncio.ensure_future(self._tidy())
+        try:
+            await asyncio.shield(serving)
+        finally:
+            self.stop()
+            tidying.cancel()
+            await self._let_go(serving)
+
+    def stop(self) -> None:
+        """Take no more jobs; those at work end after their current batch or are handed back."""
+        self._stopping.set()
+
+    async def _serve(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                async with open_queue(self._dsn, lease_seconds=self._lease_seconds) as queue:
+                    await self._work(queue)
+            except UnavailableError as error:
+                log.warning("the worker has no database, trying again", reason=error.detail)
+            except Exception as error:  # noqa: BLE001 - a worker never dies of one bad moment
+                log.error("the worker lost its queue, trying again", **error_site(error))
+            else:
+                continue
+            await self._pause(RECONNECT_SECONDS)
+
+    async def _work(self, queue: Queue) -> None:
+        running = asyncio.ensure_future(queue.run(self._handle, concurrency=self._concurrency))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            queue.stop()
+        await running
+
+    async def _handle(self, job: QueuedJob) -> float | None:
+        async with self._slots:
+            if self._stopping.is_set():
+                return 0.0
+            work = asyncio.ensure_future(self._run_job(job))
+            self._at_work.add(work)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                # Handed back: a job that was cancelled would count as done.
+                work.cancel()
+                await asyncio.wait([work])
+                return 0.0
+            finally:
+                self._at_work.discard(work)
+
+    async def _run_job(self, job: QueuedJob) -> float | None:
+        try:
+            return await run_job(self._services, job, stopping=self._stopping.is_set)
+        except UnavailableError as error:
+            log.warning("job interrupted", job=job.job_id, reason=error.detail)
+        except Exception as error:  # noqa: BLE001 - the job goes on later, its attempts counted
+            log.error("job interrupted", job=job.job_id, **error_site(error))
+        return retry_seconds(job.retries)
+
+    async def _tidy(self) -> None:
+        while True:
+            try:
+                if lost := await tidy_queue(self._services.database):
+                    log.warning("jobs had lost their place in the queue", jobs=lost)
+            except UnavailableError:
+                pass  # the queue itself complains
+            except Exception as error:  # noqa: BLE001 - it is tried again
+                log.error("the queue could not be tidied", **error_site(error))
+            await self._pause(TIDY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _let_go(self, serving: "asyncio.Future[None]") -> None:
+        """Give the jobs at work their grace, then hand them back as they are."""
+        _, late = await asyncio.wait([serving], timeout=self._grace_seconds)
+        if late:
+            for work in list(self._at_work):
+                work.cancel()
+            await serving
