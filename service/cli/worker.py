@@ -1,0 +1,38 @@
+"""`braid worker`: runs indexing jobs without an API."""
+
+import asyncio
+import signal
+
+from service.app import local_embedders
+from service.cli.parser import Arguments
+from service.cli.serve import check_schema, database_url
+from service.db.pool import open_database
+from service.indexing.worker import Worker
+from service.settings import Settings, load_settings
+from service.telemetry import configure_telemetry, log
+
+
+def run(_arguments: Arguments) -> int:
+    """Work until SIGINT or SIGTERM."""
+    settings = load_settings()
+    asyncio.run(_work(settings))
+    return 0
+
+
+async def _work(settings: Settings) -> None:
+    await check_schema(settings)
+    telemetry = configure_telemetry(settings)
+    dsn = database_url(settings).get_secret_value()
+    database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
+    embedders = local_embedders(settings)
+    worker = Worker(database, dsn, embedders, concurrency=settings.worker_concurrency)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, worker.stop)
+    log.info("worker started", concurrency=settings.worker_concurrency)
+    try:
+        await worker.run()
+    finally:
+        await embedders.close()
+        await database.close()
+        telemetry.shutdown()
