@@ -15,6 +15,7 @@ from litestar.types import ControllerRouterHandler
 from service import __version__
 from service.api import (
     collections,
+    documents,
     health,
     jobs,
     keys,
@@ -25,6 +26,7 @@ from service.api import (
 )
 from service.api.access import provide_collection, provide_principal
 from service.api.admission import Gate
+from service.api.drain import Drained
 from service.api.languages import Languages
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS
@@ -34,6 +36,7 @@ from service.db.migrate import newest_revision
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
 from service.errors import ConfigurationError, ProviderError
+from service.indexing.worker import Worker
 from service.providers.embedders import Embedders
 from service.providers.registry import EmbedderOptions
 from service.search.pipeline import SearchServices
@@ -55,6 +58,9 @@ WRITE: Sequence[ControllerRouterHandler] = (
     collections.create_collection,
     collections.change_collection,
     collections.delete_collection,
+    documents.post_documents,
+    documents.patch_document,
+    documents.delete_document,
     jobs.list_jobs,
     jobs.get_job,
     keys.create_key,
@@ -129,7 +135,7 @@ def create_app_for(
         openapi_config=None,
         logging_config=None,
     )
-    app.asgi_handler = Observed(app.asgi_handler)
+    app.asgi_handler = Observed(Drained(app.asgi_handler))
     return app
 
 
@@ -184,17 +190,22 @@ async def _running(
         await stack.enter_async_context(_background(_warm(role, embedders)))
         if role != "search":
             await stack.enter_async_context(_background(_sweep(database)))
+            await stack.enter_async_context(_background(_worker(services).run()))
         log.info("started", role=role, version=__version__)
         yield services
 
 
 async def _open_database(settings: Settings) -> Database:
-    assert settings.database_url is not None
     return await open_database(
-        settings.database_url.get_secret_value(),
+        _database_url(settings),
         size=settings.db_pool_size,
         pgbouncer=settings.db_pgbouncer,
     )
+
+
+def _database_url(settings: Settings) -> str:
+    assert settings.database_url is not None
+    return settings.database_url.get_secret_value()
 
 
 def _services(settings: Settings, database: Database, embedders: Embedders) -> Services:
@@ -206,6 +217,16 @@ def _services(settings: Settings, database: Database, embedders: Embedders) -> S
         gate=Gate(settings.max_concurrent_searches),
         languages=Languages(database),
         schema_revision=newest_revision(),
+    )
+
+
+def _worker(services: Services) -> Worker:
+    settings = services.settings
+    return Worker(
+        services.database,
+        _database_url(settings),
+        services.embedders,
+        concurrency=settings.worker_concurrency,
     )
 
 

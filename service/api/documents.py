@@ -1,0 +1,124 @@
+"""Documents as they are written: taken in, their metadata changed, deleted."""
+
+from typing import Annotated, cast
+
+import msgspec
+from litestar import Response, delete, patch, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody, QueryParameter
+
+from service.api.access import CurrentCollection, requires
+from service.api.problems import EVERYWHERE, WITH_BODY
+from service.api.records import DocId
+from service.api.services import CurrentServices
+from service.api.strict import KEEPS_SURROGATES
+from service.db.jobs import JobInfo
+from service.indexing import editing
+from service.indexing.bounds import MAX_DOCUMENTS
+from service.indexing.intake import submit_documents
+from service.indexing.waiting import wait_for_job
+from service.models import IncomingDocument, IngestMode, Metadata
+
+WAIT_SECONDS = 30.0
+
+Wait = Annotated[
+    bool, QueryParameter(description=f"whether to wait for the job, {WAIT_SECONDS:g} s at most")
+]
+
+
+class DocumentsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Documents to index; without a `mode` client chunks are upserted, all else replaces."""
+
+    documents: Annotated[
+        list[IncomingDocument], msgspec.Meta(min_length=1, max_length=MAX_DOCUMENTS)
+    ]
+    mode: IngestMode | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The documents are stored and will be indexed."""
+
+    job_id: int
+
+
+class MetadataPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A merge patch (RFC 7396): null removes a key, objects merge, all else replaces."""
+
+    metadata: Metadata
+    apply_to_chunks: bool = True
+
+
+class Patched(msgspec.Struct, frozen=True):
+    """How many records have changed metadata."""
+
+    patched_records: int
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """How many records are gone."""
+
+    deleted_records: int
+
+
+@post(
+    "/collections/{name:str}/documents",
+    guards=[requires("index")],
+    responses={
+        **WITH_BODY,
+        200: ResponseSpec(JobInfo, description="with wait=true: the job, which has ended"),
+    },
+    status_code=202,
+    summary="Index documents",
+    opt={KEEPS_SURROGATES: True},
+)
+async def post_documents(
+    data: JSONBody[DocumentsRequest],
+    services: CurrentServices,
+    collection: CurrentCollection,
+    wait: Wait = False,
+) -> Response[Accepted]:
+    """Take documents in: they and their job are stored before the answer."""
+    job_id = await submit_documents(services.database, collection, data.documents, data.mode)
+    if wait:
+        job = await wait_for_job(services.database, collection, job_id, seconds=WAIT_SECONDS)
+        if job.status in ("done", "error"):
+            # The framework knows one type of answer a handler; `responses` names this one.
+            return cast("Response[Accepted]", Response(job, status_code=200))
+    return Response(Accepted(job_id), status_code=202)
+
+
+@patch(
+    "/collections/{name:str}/documents/{doc_id:path}",
+    guards=[requires("index")],
+    responses=WITH_BODY,
+    summary="Change a document's metadata",
+)
+async def patch_document(
+    doc_id: DocId,
+    data: JSONBody[MetadataPatch],
+    services: CurrentServices,
+    collection: CurrentCollection,
+) -> Patched:
+    """Merge metadata into a document and its chunks; nothing is embedded again."""
+    patched = await editing.patch_metadata(
+        services.database,
+        collection,
+        doc_id,
+        data.metadata,
+        apply_to_chunks=data.apply_to_chunks,
+    )
+    return Patched(patched)
+
+
+@delete(
+    "/collections/{name:str}/documents/{doc_id:path}",
+    guards=[requires("index")],
+    responses=EVERYWHERE,
+    status_code=200,
+    summary="Delete a document",
+)
+async def delete_document(
+    doc_id: DocId, services: CurrentServices, collection: CurrentCollection
+) -> Deleted:
+    """Delete a document, its chunks and its summary, and what of it still waits for indexing."""
+    return Deleted(await editing.delete_document(services.database, collection, doc_id))
