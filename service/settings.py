@@ -40,7 +40,7 @@ class Settings(BaseSettings):
         "", description="comma-separated provider addresses that teams may use"
     )
     embedding_threads: int = Field(
-        1, ge=1, le=64, description="threads of the local embedding model a call"
+        1, ge=1, le=64, description="documents that the local model embeds at the same time"
     )
     worker_concurrency: int = Field(
         2, ge=1, le=64, description="indexing jobs that a process works on at once"
