@@ -344,7 +344,7 @@ async def embedded(app: Litestar) -> AsyncIterator[tuple[httpx.AsyncClient, Hash
             ],
             embedding={"provider": "local"},
         )
-        embedder = await app.state.services.embedders.find("local", "multilingual-e5-small", None)
+        embedder = await app.state.services.embedders.find("local", "multilingual-e5-small", 64)
         yield client, embedder
 
 
