@@ -1,0 +1,179 @@
+"""Code-like tokens: what names one thing is kept whole, and split into the words it is made of."""
+
+import re
+import unicodedata
+from hashlib import md5
+from typing import NamedTuple
+
+from service.text.normalize import fold
+from service.text.scripts import SPACELESS, ngrams
+
+MAX_LEXEME = 200
+"""Characters of the longest lexeme that is kept as it is."""
+
+_WORD = r"[A-Za-z0-9\x80-\U0010ffff]+"
+_JOINT = r"(?:->|::|_+|[-./\\:@#+]|&(?![\w.-]+=))"
+# `--flag`, `.NET`, `@scope/package`, `/etc`, `~/bin` and `../up`, but not in the middle of a token.
+_HEAD = r"(?<![\w/.@-])(?:--?(?=[A-Za-z])|\.(?=[A-Za-z])|@|(?:~|\.\.?)?/)"
+_TOKEN = re.compile(rf"({_HEAD})?({_WORD}(?:{_JOINT}{_WORD})*)(\+\+|#)?")
+_OUTER = re.compile(r"->|::|[/\\:@#+&]")
+_INNER = re.compile(r"[-._]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s<>\"`{}|\\^]+")
+_GROUPED = re.compile(
+    r"(?<![\d.,'])\d{1,3}(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:\.\d{3})+,\d+|(?:'\d{3})+(?:\.\d+)?)"
+    r"(?![\d']|[.,]\d)"
+)
+_DECIMAL = re.compile(r"v?(\d+\.\d+)")
+_VERSION = re.compile(r"v?(\d+(?:\.\d+){2,})(?![^\W_])")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
+_ACRONYMS = re.compile(r"[A-Z]{2,}s")
+_HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
+# The server's parser reads 1e5 as a number and would cut 1e5f in two.
+_EXPONENT = re.compile(r"\d+e\d+[a-z]")
+_MOST_PARTS = 6
+
+
+class Token(NamedTuple):
+    """What a run of text between blanks is made of, in lower case."""
+
+    words: tuple[str, ...]
+    """Words in reading order."""
+    variants: tuple[str, ...] = ()
+    """Other spellings and parts of these words."""
+    exact: tuple[str, ...] = ()
+    """Whole tokens, each as often as it counts."""
+    identifiers: tuple[str, ...] = ()
+    """Those of `exact` that name one thing."""
+    short: tuple[str, ...] = ()
+    """N-grams shorter than those among the words, for queries as short as they are."""
+
+
+class _Parts:
+    """Collects a token."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.variants: list[str] = []
+        self.exact: list[str] = []
+        self.identifiers: list[str] = []
+
+    def name(self, whole: str, count: int = 1, *, identifies: bool = True) -> None:
+        """Keep `whole` as one lexeme that counts `count` times."""
+        lexeme = clip(fold(whole))
+        self.exact += [lexeme] * count
+        if identifies:
+            self.identifiers.append(lexeme)
+
+    def token(self) -> Token:
+        return Token(
+            tuple(self.words), tuple(self.variants), tuple(self.exact), tuple(self.identifiers)
+        )
+
+
+def clip(lexeme: str) -> str:
+    """The lexeme, or its beginning and a digest when it is too long to store."""
+    if len(lexeme) <= MAX_LEXEME:
+        return lexeme
+    digest = md5(lexeme.encode(), usedforsecurity=False).hexdigest()
+    return f"{lexeme[:64]}\u2026{digest}"
+
+
+def analyze(token: str) -> str | Token:
+    """Take a run of normalized text between blanks apart; a plain word is only itself."""
+    plain = token.strip(".,;:!?()[]{}\"'*`")
+    if plain.isascii() and plain.isalpha() and not _has_humps(plain) and len(plain) < MAX_LEXEME:
+        return plain.lower()
+    if SPACELESS.fullmatch(plain):
+        words, short = ngrams(plain)
+        return Token(tuple(words), short=tuple(short))
+    if len(token) == 1 and unicodedata.category(token) == "So":
+        return Token((), exact=(token,))
+    return _take_apart(token)
+
+
+def _take_apart(token: str) -> Token:
+    parts = _Parts()
+    token = _GROUPED.sub(lambda match: _ungrouped(match.group()), token)
+    for match in _URL.finditer(token):
+        parts.name(match.group().rstrip(".,;:!?)'").lower())
+    for head, core, tail in _TOKEN.findall(token):
+        _add_token(parts, head, core, tail)
+    return parts.token()
+
+
+def _ungrouped(number: str) -> str:
+    """`1,234.50`, `1.234,50` and `1'234.50` are 1234.50."""
+    if re.search(r"\.\d{3},", number):
+        number = number.replace(".", "").replace(",", ".")
+    return number.replace(",", "").replace("'", "")
+
+
+def _add_token(parts: _Parts, head: str, core: str, tail: str) -> None:
+    lower = core.lower()
+    if tail == "++" or (tail and len(core) == 1):
+        parts.name(lower + tail, 2)
+        if len(core) == 1:
+            return
+    pieces = [piece for piece in _OUTER.split(core) if piece]
+    if head == "@" and "/" not in core:
+        head = ""
+    if head or len(pieces) > 1:
+        parts.name(head + lower, identifies=not _is_numeric(pieces))
+    for piece in pieces:
+        _add_piece(parts, piece)
+
+
+def _add_piece(parts: _Parts, piece: str) -> None:
+    """Add a piece whose words are joined by nothing but hyphens, dots and underscores."""
+    lower = piece.lower()
+    words = [word for word in _INNER.split(piece) if word]
+    if len(words) == 1:
+        _add_word(parts, words[0])
+    elif number := _DECIMAL.fullmatch(lower):
+        parts.words.append(number[1])
+    elif _INITIALS.fullmatch(piece):
+        parts.words.append(lower.replace(".", ""))
+    else:
+        _add_compound(parts, lower, words)
+
+
+def _add_compound(parts: _Parts, lower: str, words: list[str]) -> None:
+    if version := _VERSION.match(lower):
+        numbers = version[1].split(".")
+        parts.name(version[1], 2)
+        parts.exact += [".".join(numbers[:size]) for size in range(2, len(numbers))]
+        if version.end() == len(lower):
+            return
+    is_hyphenated = set(_INNER.findall(lower)) == {"-"} and all(map(str.isalpha, words))
+    numeric = _is_numeric(words)
+    if not is_hyphenated:
+        parts.name(lower, identifies=not numeric)
+    if len(words) <= _MOST_PARTS and not numeric:
+        parts.variants.append("".join(words).lower())
+    for word in words:
+        _add_word(parts, word)
+
+
+def _add_word(parts: _Parts, word: str) -> None:
+    lower = word.lower()
+    if len(word) >= MAX_LEXEME or _EXPONENT.match(lower):
+        parts.name(lower, 2)
+        return
+    parts.words.append(lower)
+    if _has_humps(word):
+        parts.variants += [hump.lower() for hump in _HUMPS.findall(word)]
+        parts.name(lower)
+    elif _CODE.fullmatch(lower):
+        parts.name(lower)
+
+
+def _has_humps(word: str) -> bool:
+    """Whether capitals inside the word part it: `getUserById`, but not `URLs`."""
+    if word in (word.lower(), word.upper()) or word.istitle() or not word.isascii():
+        return False
+    return not _ACRONYMS.fullmatch(word)
+
+
+def _is_numeric(words: list[str]) -> bool:
+    return not any(character.isalpha() for word in words for character in word)

@@ -1,0 +1,139 @@
+# ruff: noqa: RUF001, RUF002 - the letters are meant
+"""One spelling of every character: what looks the same to a reader becomes the same text."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from service.text.scripts import SPACELESS
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_APOSTROPHES = frozenset("\u00b4\u02b9\u02bb\u02bc\u02bd\u055a\u05f3\u2018\u2019\u201a\u201b\u2032")
+_DASHES = frozenset("\u2010\u2011\u2212")
+_SOFT_BREAK = re.compile(r"\u00ad[ \t]*\r?\n[ \t]*")
+_HYPHEN_BREAK = re.compile(r"(?<=\w)[-\u2010][ \t]*\r?\n[ \t]*(?=\w)")
+_CYRILLIC_APOSTROPHE = re.compile("(?<=[\u0400-\u052f])'(?=[\u0400-\u052f])")
+_FIRST_PICTOGRAPH = 0x2300
+
+
+def clean(text: str) -> tuple[str, bool]:
+    """Remove what no UTF-8 database stores (NUL, lone surrogates); True when it changed."""
+    cleaned = _UNSTORABLE.sub("", text)
+    return cleaned, len(cleaned) != len(text)
+
+
+class _Characters(dict[int, str | None]):
+    """Code point -> its plain spelling: a `str.translate` table that fills itself."""
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        compatible = unicodedata.normalize("NFKC", character)
+        plain = "".join(map(_plain, character if character in _APOSTROPHES else compatible))
+        self[code] = plain or None
+        return self[code]
+
+
+def _plain(character: str) -> str:  # noqa: PLR0911 - one line a kind of character
+    category = unicodedata.category(character)
+    if character < "\x7f":
+        return character
+    if character in _APOSTROPHES:
+        return "'"
+    if character in _DASHES:
+        return "-"
+    if category == "Nd":
+        return str(unicodedata.decimal(character))
+    if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or character >= "\U000e0100":
+        return ""
+    if category == "So" and ord(character) >= _FIRST_PICTOGRAPH:
+        return f" {character} "
+    if category[0] in "PSZC" or category == "No":
+        return " "
+    return character
+
+
+_CHARACTERS = _Characters()
+
+
+def normalize(text: str) -> str:
+    """Compatibility forms, quotes, dashes, digits and invisible characters made plain.
+
+    Words broken by a hyphen at a line's end are put together again, punctuation outside ASCII
+    becomes a blank, and runs of scripts without spaces stand alone. Case and accents stay.
+    """
+    if text.isascii():
+        return _HYPHEN_BREAK.sub("-", text)
+    text = _SOFT_BREAK.sub("", text)
+    text = _HYPHEN_BREAK.sub("-", text)
+    text = text.replace("l\u00b7l", "ll").replace("L\u00b7L", "LL")
+    text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
+    if "'" in text:
+        text = _CYRILLIC_APOSTROPHE.sub("", text)
+    return SPACELESS.sub(r" \g<0> ", text)
+
+
+# Letters that Unicode does not decompose into a base letter and a mark.
+_LETTERS = {
+    "æ": "ae",
+    "œ": "oe",
+    "ø": "o",
+    "ł": "l",
+    "đ": "d",
+    "ð": "d",
+    "þ": "th",
+    "ħ": "h",
+    "ŧ": "t",
+    "ı": "i",
+    "ß": "ss",
+    "ſ": "s",
+    "ς": "σ",
+    "ё": "е",
+    "ѐ": "е",
+    "ѝ": "и",
+    "أ": "ا",
+    "إ": "ا",
+    "آ": "ا",
+    "ٱ": "ا",
+    "ى": "ي",
+    "ی": "ي",
+    "ک": "ك",
+    "\u0640": "",
+}
+# Marks above and below letters; vowel points of Hebrew and Arabic.
+_POINTS = re.compile(
+    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u0652"
+    "\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed]+"
+)
+_DECOMPOSED = re.compile("[\u00c0-\u024f\u0370-\u03ff\u1e00-\u1fff]")
+_TONES = re.compile("[\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9]")
+
+
+class _BaseLetters(dict[int, str | None]):
+    """Code point -> base letters; fills itself."""
+
+    def __missing__(self, code: int) -> str | None:
+        letter = chr(code)
+        if letter in _LETTERS:
+            base = _LETTERS[letter]
+        else:
+            latin = _DECOMPOSED.match(letter)
+            base = _POINTS.sub("", unicodedata.normalize("NFD", letter) if latin else letter)
+        self[code] = base or None
+        return self[code]
+
+
+_BASE_LETTERS = _BaseLetters()
+
+
+@lru_cache(maxsize=65_536)
+def fold(word: str) -> str:
+    """The lower-case word without accents, points and tatweel: ß is ss, ё is е, alefs are one.
+
+    Letters of their own (й, ї, Arabic teh marbuta, Indic vowel signs) stay.
+    """
+    return word.translate(_BASE_LETTERS)
+
+
+def has_tones(word: str) -> bool:
+    """Whether accents tell syllables apart, as in Vietnamese: such a word is kept beside."""
+    return _TONES.search(word) is not None

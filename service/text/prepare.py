@@ -1,0 +1,135 @@
+"""Prepares a text for the lexical index and a query for the same index, by one function."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Literal
+
+import msgspec
+
+from service.text.identifiers import Token, analyze
+from service.text.lexemes import MAX_POSITIONS
+from service.text.normalize import clean, fold, has_tones, normalize
+
+
+class Analyzer(msgspec.Struct, frozen=True):
+    """How the text of a collection becomes lexemes."""
+
+    kind: Literal["language", "simple", "trigram"]
+    configuration: str
+    """A name in pg_ts_config; "simple" for the kinds simple and trigram."""
+    stop_words: frozenset[str] = frozenset()
+    """Words that this configuration drops."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """The lexemes of a text: those of to_tsvector(configuration, words) and those of `exact`.
+
+    A lexeme that both yield counts in both.
+    """
+
+    words: str
+    """Words with single blanks between them, each of them one token of the server's parser."""
+    exact: Mapping[str, int]
+    """Term frequencies of lexemes that bypass parser and stemmer."""
+    identifiers: tuple[str, ...]
+    """Those of `exact` that name one thing."""
+    stop_pairs: Mapping[str, int]
+    """Lexemes that are always indexed but asked for only by a query that has no other: adjacent
+    stop words, and n-grams as short as a query may be."""
+    phrase: str = ""
+    """The words in reading order, without variants: what a phrase is searched by."""
+
+
+MAX_BYTES = 900_000
+"""Of lexemes and positions; a tsvector holds 1,048,575."""
+
+_UNCHECKED_LENGTH = 20_000
+_CACHED_LENGTH = 64
+_OUTER_PUNCTUATION = ".,;:!?()[]{}\"'*`"
+_analyze_cached = lru_cache(maxsize=65_536)(analyze)
+
+
+def prepare(text: str, analyzer: Analyzer) -> Prepared:
+    """Prepare the text of a chunk or of a query, whatever it holds.
+
+    Whoever searches with a part of a text, cut between blanks, asks for lexemes of that text. The
+    lexemes fit a tsvector: a text that has more of them is prepared up to there.
+    """
+    normal = normalize(clean(text)[0])
+    prepared = _prepare(normal, analyzer)
+    while len(normal) > _UNCHECKED_LENGTH and (size := _size(prepared)) > MAX_BYTES:
+        normal = normal[: len(normal) * MAX_BYTES // size]
+        prepared = _prepare(normal, analyzer)
+    return prepared
+
+
+def _prepare(normal: str, analyzer: Analyzer) -> Prepared:
+    if analyzer.kind == "trigram":
+        return Prepared("", _trigrams(normal.split()), (), {})
+    tokens = [
+        _analyze_cached(token) if len(token) <= _CACHED_LENGTH else analyze(token)
+        for token in normal.split()
+    ]
+    return _assemble(tokens, analyzer.stop_words)
+
+
+def _size(prepared: Prepared) -> int:
+    """Bytes of the tsvector at most: a lexeme, its number of positions, the positions."""
+    lexemes = Counter(prepared.words.split())
+    lexemes.update(prepared.exact)
+    lexemes.update(prepared.stop_pairs)
+    return sum(
+        len(lexeme.encode()) + 4 + 2 * min(count, MAX_POSITIONS)
+        for lexeme, count in lexemes.items()
+    )
+
+
+def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prepared:
+    words: list[str] = []
+    compound: list[Token] = []
+    for token in tokens:
+        if isinstance(token, str):
+            words.append(token)
+        else:
+            words += token.words
+            compound.append(token)
+    variants = list(chain.from_iterable(token.variants for token in compound))
+    exact = Counter(chain.from_iterable(token.exact for token in compound))
+    short = Counter(chain.from_iterable(token.short for token in compound))
+    identifiers = dict.fromkeys(chain.from_iterable(token.identifiers for token in compound))
+    variants = _folded(variants, stop_words) + [word for word in words if has_tones(word)]
+    reading = _folded(words, stop_words)
+    return Prepared(
+        " ".join(reading + variants),
+        exact,
+        tuple(identifiers),
+        _stop_pairs(reading, stop_words) + short,
+        " ".join(reading),
+    )
+
+
+def _folded(words: Iterable[str], stop_words: frozenset[str]) -> list[str]:
+    """Stop words keep their accents: the server knows them by these."""
+    return [word if word.isascii() or word in stop_words else fold(word) for word in words]
+
+
+def _stop_pairs(words: Sequence[str], stop_words: frozenset[str]) -> Counter[str]:
+    """Adjacent stop words as one lexeme, like common grams; a text of one stop word is itself."""
+    if len(words) == 1:
+        return Counter(word for word in words if word in stop_words)
+    return Counter(
+        f"{first} {second}"
+        for first, second in pairwise(words)
+        if first in stop_words and second in stop_words
+    )
+
+
+def _trigrams(tokens: Iterable[str]) -> Counter[str]:
+    """Three adjacent characters of each token, without case, accents and outer punctuation."""
+    trigrams: Counter[str] = Counter()
+    for token in tokens:
+        letters = fold(token.lower().strip(_OUTER_PUNCTUATION))
+        trigrams.update(letters[start : start + 3] for start in range(len(letters) - 2))
+    return trigrams
