@@ -39,7 +39,7 @@ class Cluster:
         deadline: float,
     ) -> None:
         """Create the cluster unless it exists, made by the same major version."""
-        for leftover in self.data.parent.glob("initdb.*"):
+        for leftover in self.data.parent.glob(f"{self.data.name}.new.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if self.data.exists():
             self._check_version(version)
@@ -74,8 +74,7 @@ class Cluster:
     def _create(
         self, tree: PostgresTree, account: ServerAccount, options: tuple[str, ...], deadline: float
     ) -> None:
-        fresh = Path(tempfile.mkdtemp(prefix="initdb.", dir=self.data.parent))
-        account.take(fresh, 0o700)
+        fresh = Path(tempfile.mkdtemp(prefix=f"{self.data.name}.new.", dir=self.data.parent))
         command = [
             tree.bindir / "initdb",
             f"--pgdata={fresh}",
@@ -84,10 +83,15 @@ class Cluster:
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             f"--locale={LOCALE}",
+            "--set=dynamic_shared_memory_type=mmap",
             *options,
         ]
-        _run_guarded(command, account, deadline)
-        fresh.rename(self.data)
+        try:
+            account.take(fresh, 0o700)
+            _run_guarded(command, account, deadline)
+            fresh.rename(self.data)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
         _sync_folder(self.data.parent)
 
 

@@ -73,11 +73,13 @@ class EmbeddedPostgres:
         port: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        # The folder may hold other things: all that is the server's is called postgres.
         self.root = root.expanduser().resolve()
         self.log = self.root / "postgres.log"
-        self._cluster = Cluster(self.root / "data", self.root / "password")
-        self._socket_dir = self.root / "socket"
-        self._lock = OwnerLock(self.root / "lock")
+        self._cluster = Cluster(self.root / "postgres", self.root / "postgres.password")
+        self._socket_dir = self.root / "postgres.socket"
+        self._programs = self.root / "postgres.programs"
+        self._lock = OwnerLock(self.root / "postgres.lock")
         self._tree = tree
         self._wanted_port = port
         self._settings = dict(settings or {})
@@ -94,9 +96,8 @@ class EmbeddedPostgres:
 
         Blocks, about a second the first time and 0.1 s later; raises `EmbeddedError`.
         """
-        if self._server is not None and self._server.poll() is not None:
+        if self._server is None or self._server.poll() is not None:
             self.stop()
-        if self._port == 0:
             try:
                 self._start(time.monotonic() + timeout)
             except OSError as error:
@@ -126,6 +127,9 @@ class EmbeddedPostgres:
             return f"{login}@127.0.0.1:{self._port}/{name}"
         folder = quote(os.fsencode(self._socket_dir), safe="")
         return f"{login}@/{name}?host={folder}&port={self._port}"
+
+    def _by_socket_only(self) -> bool:
+        return self._has_socket() and self._wanted_port == 0
 
     def _has_socket(self) -> bool:
         path = os.fsencode(self._socket_dir)
@@ -164,7 +168,7 @@ class EmbeddedPostgres:
 
     def _start_owned(self, account: ServerAccount, deadline: float) -> None:
         tree = self._tree or find_tree(None)
-        tree, version = runnable(tree, account, self.root / "runtime")
+        tree, version = runnable(tree, account, self._programs)
         sync = self._settings.get("fsync", "on") != "off"
         self._cluster.ensure(tree, version, account, sync=sync, deadline=deadline)
         self._socket_dir.mkdir(exist_ok=True)
@@ -183,7 +187,7 @@ class EmbeddedPostgres:
         self._port = port
 
     def _choose_port(self) -> int:
-        if self._has_socket() and self._wanted_port == 0:
+        if self._by_socket_only():
             return SOCKET_PORT
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -195,9 +199,8 @@ class EmbeddedPostgres:
             return int(probe.getsockname()[1])
 
     def _arguments(self, tree: PostgresTree, port: int) -> list[str]:
-        by_socket_only = self._has_socket() and self._wanted_port == 0
         settings = SETTINGS | {
-            "listen_addresses": "" if by_socket_only else "127.0.0.1",
+            "listen_addresses": "" if self._by_socket_only() else "127.0.0.1",
             "port": str(port),
             "unix_socket_directories": f'"{self._socket_dir}"' if self._has_socket() else "",
             "unix_socket_permissions": "0700",
@@ -223,7 +226,7 @@ class EmbeddedPostgres:
             os.close(log)
         while self._server.poll() is None:
             record = read_record(self._cluster.data)
-            if record and record.ready and not _same_run(record, killed):
+            if record and record.ready and (killed is None or record.written != killed.written):
                 return None
             if time.monotonic() > deadline:
                 raise EmbeddedError(f"postgres was not ready in time (see {self.log})")
@@ -238,10 +241,6 @@ class EmbeddedPostgres:
             self.log.replace(self.log.with_suffix(".log.1"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         return os.open(self.log, flags, 0o600)
-
-
-def _same_run(record: ServerRecord, killed: ServerRecord | None) -> bool:
-    return killed is not None and (record.pid, record.started) == (killed.pid, killed.started)
 
 
 def _skip_pid_check(killed: ServerRecord | None) -> dict[str, str]:

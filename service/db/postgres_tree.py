@@ -98,7 +98,7 @@ def _ask_version(tree: PostgresTree, account: ServerAccount) -> str | None:
     except OSError as error:
         if error.errno == errno.EACCES:
             return None
-        raise EmbeddedError(f"cannot run postgres as {account.name}: {error.strerror}") from error
+        raise EmbeddedError(f"cannot run {tree.bindir / 'postgres'}: {error.strerror}") from error
     return (asked.stdout or asked.stderr).strip()
 
 

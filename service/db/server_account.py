@@ -1,6 +1,7 @@
 """The account that the server runs as: PostgreSQL refuses to run as root."""
 
 import contextlib
+import errno
 import os
 import pwd
 import subprocess
@@ -37,14 +38,16 @@ class ServerAccount:
 
     def run(self, command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         """Run a short command as this account."""
-        return subprocess.run(
-            [str(word) for word in command],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            **self.popen_options(),
-        )
+        words = [str(word) for word in command]
+        options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        try:
+            return subprocess.run(words, check=False, **options, **self.popen_options())
+        except PermissionError as error:
+            if self.switch and error.errno == errno.EPERM:
+                raise EmbeddedError(
+                    f"root runs postgres as {self.name}, which needs CAP_SETUID and CAP_SETGID"
+                ) from error
+            raise
 
     def can_enter(self, folder: Path) -> bool:
         """Whether this account may pass through `folder` and all above it."""

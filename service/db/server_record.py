@@ -18,23 +18,29 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One run of a server: process, start time, and whether it takes connections."""
+    """One run of a server: its process, and whether it takes connections.
+
+    In a container that restarts, the next server may have the same number within the same
+    second, the finest that the file's own text tells: `written` is the file's time in ns.
+    """
 
     pid: int
-    started: str
     ready: bool
+    written: int
 
 
 def read_record(data: Path) -> ServerRecord | None:
     """The record in the data directory `data`; None if the last server ended properly."""
     try:
-        lines = (data / FILE_NAME).read_text().splitlines()
+        with (data / FILE_NAME).open() as file:
+            written = os.fstat(file.fileno()).st_mtime_ns
+            lines = file.read().splitlines()
     except FileNotFoundError:
         return None
-    if len(lines) < 3:
+    if not lines:
         return None
     ready = len(lines) > 7 and lines[7].strip() == "ready"
-    return ServerRecord(int(lines[0]), lines[2], ready)
+    return ServerRecord(int(lines[0]), ready, written)
 
 
 def await_no_server(data: Path, deadline: float) -> ServerRecord | None:

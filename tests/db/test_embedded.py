@@ -24,6 +24,7 @@ from support.embedded_processes import (
 from service.db import embedded
 from service.db.embedded import EmbeddedPostgres
 from service.db.server_account import server_account
+from service.db.server_record import read_record
 
 UNSAFE = {"fsync": "off"}
 WRITE = ("CREATE TABLE kept (n int)", "INSERT INTO kept SELECT generate_series(1, 1000)")
@@ -81,11 +82,13 @@ async def test_the_owner_killed_takes_the_server_along_and_a_restart_keeps_the_r
         pid = postmaster(root)
         first.kill()
         # Not waiting for the old server is what a service manager does that restarts at once.
-        with owner(root) as second:
-            report = second.report()
+        second = EmbeddedPostgres(root, settings=UNSAFE)
+        try:
+            assert await fetch(second.start(), READ) == 1000
             assert is_gone(pid)
-            assert report["attached"] is False
-            assert await fetch(report["dsn"], READ) == 1000
+            assert not second.attached
+        finally:
+            second.stop()
 
 
 @pytest.mark.parametrize("ending", ["killed", "terminated", "ended without stop"])
@@ -97,7 +100,7 @@ def test_no_process_outlives_its_owner(root: Path, ending: str) -> None:
             only.process.send_signal(signal.SIGKILL if ending == "killed" else signal.SIGTERM)
         only.leave()
         eventually(lambda: is_gone(pid))
-        assert not (root / "data/postmaster.pid").exists()
+        assert not (root / "postgres/postmaster.pid").exists()
 
 
 @needs_proc
@@ -136,14 +139,14 @@ async def test_a_killed_server_starts_again_with_its_rows(server: EmbeddedPostgr
 
 async def test_a_server_killed_under_a_busy_session_starts_again(server: EmbeddedPostgres) -> None:
     await fetch(server.dsn(), *WRITE, READ)
-    endless = "SELECT count(*) FROM generate_series(1, 200000000)"
+    endless = "SELECT count(*) FROM generate_series(1, 50000) a, generate_series(1, 50000) b"
     busy = asyncio.create_task(fetch(server.dsn(), endless))
-    active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%200000000%'"
+    active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%50000%'"
     while await fetch(server.dsn(), active) < 2:
         pass
     os.kill(postmaster(server.root), signal.SIGKILL)
     eventually(lambda: is_gone(postmaster(server.root)))
-    restarted = await asyncio.to_thread(server.start)
+    restarted = await asyncio.to_thread(server.start, timeout=20)
     assert await fetch(restarted, READ) == 1000
     with pytest.raises((OSError, asyncpg.PostgresConnectionError)):
         await busy
@@ -154,13 +157,13 @@ def test_an_owner_killed_during_initdb_leaves_nothing_that_the_next_start_minds(
     empty: Path,
 ) -> None:
     with owner(empty) as first:
-        eventually(lambda: list(empty.glob("initdb.*/base")))
+        eventually(lambda: list(empty.glob("postgres.new.*/base")))
         first.kill()
         eventually(lambda: not processes_of(empty))
     assert not (empty / "data").exists()
     with owner(empty) as second:
         assert second.report()["attached"] is False
-        assert not list(empty.glob("initdb.*"))
+        assert not list(empty.glob("postgres.new.*"))
 
 
 async def test_a_second_process_attaches_and_never_stops_the_server(
@@ -207,7 +210,7 @@ def test_the_server_outlives_the_thread_that_started_it(root: Path) -> None:
 def foreign(root: Path, request: pytest.FixtureRequest) -> Iterator[int]:
     """A process of the server's account that has nothing to do with the server's folder."""
     kind = request.param
-    account = server_account(root / "data")
+    account = server_account(root / "postgres")
     program = root.with_name("sleep" if kind == "other program" else "postgres")
     shutil.copy("/bin/true" if kind == "zombie" else "/bin/sleep", program)
     process = subprocess.Popen([program, "600"], **account.popen_options())
@@ -231,15 +234,41 @@ async def test_a_stale_record_with_a_living_process_number_is_no_obstacle(
     assert not server.attached
 
 
+def test_a_container_that_restarts_within_a_second_writes_a_record_of_its_own(
+    tmp_path: Path,
+) -> None:
+    text = "\n".join(["6", "/data", "1767225600", "5432", "", "", "", "ready"])
+    records = []
+    for _ in range(2):
+        (tmp_path / "postmaster.pid").write_text(text)
+        os.utime(tmp_path / "postmaster.pid", ns=(0, len(records)))
+        records.append(read_record(tmp_path))
+    assert all(record and record.pid == 6 and record.ready for record in records)
+    assert records[0] != records[1]
+
+
+async def test_one_that_was_attached_takes_over_from_an_owner_that_died(root: Path) -> None:
+    follower = EmbeddedPostgres(root, settings=UNSAFE)
+    with owner(root) as first:
+        await fetch(first.report()["dsn"], *WRITE, READ)
+        follower.start()
+        assert follower.attached
+    try:
+        assert await fetch(follower.start(), READ) == 1000
+        assert not follower.attached
+    finally:
+        follower.stop()
+
+
 async def test_an_empty_record_is_no_obstacle(server: EmbeddedPostgres) -> None:
     server.stop()
-    (server.root / "data/postmaster.pid").touch()
+    (server.root / "postgres/postmaster.pid").touch()
     assert await fetch(server.start(), "SELECT 1") == 1
 
 
 def _leave_record(server: EmbeddedPostgres, pid: int) -> None:
     """What a killed server leaves, with `pid` for its number."""
-    file = server.root / "data/postmaster.pid"
+    file = server.root / "postgres/postmaster.pid"
     left = file.read_text().splitlines()
     server.stop()
     file.write_text("\n".join([str(pid), *left[1:]]) + "\n")
@@ -257,7 +286,7 @@ async def test_a_server_that_nobody_owns_is_waited_for_and_named(
 
 
 def test_owner_says_so_when_another_is_still_starting(root: Path) -> None:
-    lock = embedded.OwnerLock(root / "lock")
+    lock = embedded.OwnerLock(root / "postgres.lock")
     assert lock.take()
     with pytest.raises(embedded.EmbeddedError, match="another process is starting"):
         EmbeddedPostgres(root).start(timeout=0.1)

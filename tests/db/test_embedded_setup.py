@@ -1,11 +1,13 @@
 """The embedded server: where it runs, as whom, with which programs, and what it refuses."""
 
 import contextlib
+import errno
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.embedded_processes import Owner, fetch, owner, postmaster, reachable_folder
@@ -31,6 +33,14 @@ TREES = {
 }
 
 VERSION = "SELECT current_setting('server_version_num')::int / 10000"
+
+PRIVATE = {
+    "postgres": 0o700,
+    "postgres.password": 0o600,
+    "postgres.socket": 0o700,
+    "postgres.socket/.s.PGSQL.5432": 0o700,
+    "postgres.log": 0o600,
+}
 
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become another account")
 
@@ -72,14 +82,14 @@ async def test_every_tree_starts_with_vectors_and_folds_the_case_of_every_script
 
 @needs_root
 def test_root_steps_down_to_an_account_that_owns_the_rows(server: EmbeddedPostgres) -> None:
-    owner_of_rows = (server.root / "data").stat().st_uid
+    owner_of_rows = (server.root / "postgres").stat().st_uid
     assert owner_of_rows != 0
     assert Path(f"/proc/{postmaster(server.root)}").stat().st_uid == owner_of_rows
 
 
 @needs_root
 def test_root_stays_with_the_account_that_made_the_rows(root: Path) -> None:
-    data = root / "data"
+    data = root / "postgres"
     data.mkdir(parents=True)
     os.chown(data, NAMELESS, NAMELESS)
     account = server_account.server_account(data)
@@ -91,7 +101,7 @@ def test_an_ordinary_user_starts_a_server_of_its_own(root: Path) -> None:
     with _ordinary_user(home / "braid") as user:
         report = user.report()
         assert report["attached"] is False
-        assert (home / "braid/data").stat().st_uid == home.stat().st_uid != 0
+        assert (home / "braid/postgres").stat().st_uid == home.stat().st_uid != 0
 
 
 def test_the_wheels_are_never_imported(root: Path) -> None:
@@ -115,15 +125,15 @@ async def test_programs_that_the_account_cannot_reach_are_copied_once(
     server = EmbeddedPostgres(root, tree=closed_tree, settings=UNSAFE)
     try:
         assert await fetch(server.start(), "SELECT 1") == 1
-        (copy,) = (root / "runtime").iterdir()
+        (copy,) = (root / "postgres.programs").iterdir()
         made = copy.stat().st_ino
         server.stop()
         server.start()
-        assert [found.stat().st_ino for found in (root / "runtime").iterdir()] == [made]
+        assert [found.stat().st_ino for found in (root / "postgres.programs").iterdir()] == [made]
         server.stop()
         os.utime(closed_tree.bindir / "postgres")
         server.start()
-        (newer,) = (root / "runtime").iterdir()
+        (newer,) = (root / "postgres.programs").iterdir()
         assert newer.name != copy.name
     finally:
         server.stop()
@@ -150,17 +160,8 @@ async def test_any_path_works_by_socket_or_by_loopback(
 async def test_nobody_else_gets_near_the_rows_the_password_or_the_socket(
     server: EmbeddedPostgres,
 ) -> None:
-    modes = {
-        path: stat.S_IMODE((server.root / path).stat().st_mode)
-        for path in ("data", "password", "socket", "socket/.s.PGSQL.5432", "postgres.log")
-    }
-    assert modes == {
-        "data": 0o700,
-        "password": 0o600,
-        "socket": 0o700,
-        "socket/.s.PGSQL.5432": 0o700,
-        "postgres.log": 0o600,
-    }
+    modes = {path: stat.S_IMODE((server.root / path).stat().st_mode) for path in PRIVATE}
+    assert modes == PRIVATE
     assert await fetch(server.dsn(), "SHOW listen_addresses") == ""
     methods = "SELECT array_agg(DISTINCT auth_method) FROM pg_hba_file_rules"
     assert await fetch(server.dsn(), methods) == ["scram-sha-256"]
@@ -194,6 +195,19 @@ async def test_the_log_is_small_and_holds_no_statement_and_no_row(
         )
     assert "ready to accept connections" in server.log.read_text()
     assert secret not in server.log.read_text()
+
+
+def test_what_else_the_folder_holds_stays_as_it_is(root: Path) -> None:
+    others = {root / name: name for name in ("password", "lock", "data", "socket", "initdb.d")}
+    root.mkdir()
+    for path, text in others.items():
+        path.write_text(text)
+    server = EmbeddedPostgres(root, settings=UNSAFE)
+    try:
+        server.start()
+        assert {path: path.read_text() for path in others} == others
+    finally:
+        server.stop()
 
 
 def test_a_long_log_is_set_aside_at_the_next_start(root: Path) -> None:
@@ -299,13 +313,15 @@ class TestRefusals:
         (tree.bindir / "initdb").write_text("#!/bin/sh\necho 'initdb: error: disk full'\nexit 1\n")
         message = _refusal(EmbeddedPostgres(root, tree=tree).start)
         assert message == "initdb failed: disk full"
-        assert not (root / "data").exists()
+        assert not (root / "postgres").exists()
 
     def test_rows_of_another_major_version(self, root: Path) -> None:
-        (root / "data").mkdir(parents=True)
-        (root / "data/PG_VERSION").write_text("17\n")
+        (root / "postgres").mkdir(parents=True)
+        (root / "postgres/PG_VERSION").write_text("17\n")
         message = _refusal(EmbeddedPostgres(root).start)
-        assert message.startswith(f"{root}/data was made by PostgreSQL 17 and 18 cannot read it")
+        assert message.startswith(
+            f"{root}/postgres was made by PostgreSQL 17 and 18 cannot read it"
+        )
 
     def test_a_setting_that_the_server_refuses(self, root: Path) -> None:
         server = EmbeddedPostgres(root, settings={**UNSAFE, "shared_buffers": "plenty"})
@@ -338,6 +354,16 @@ class TestRefusals:
             rf"root runs postgres as \w+, which may not enter {closed}: set BRAID_DATA_DIR "
             "to a folder elsewhere, such as /var/lib/braid",
             message,
+        )
+
+    def test_root_without_the_right_to_step_down(
+        self, monkeypatch: pytest.MonkeyPatch, root: Path
+    ) -> None:
+        account = server_account.ServerAccount("postgres", 101, 104, switch=True)
+        refused = PermissionError(errno.EPERM, "Operation not permitted")
+        monkeypatch.setattr("subprocess.run", Mock(side_effect=refused))
+        assert _refusal(lambda: account.can_enter(root)) == (
+            "root runs postgres as postgres, which needs CAP_SETUID and CAP_SETGID"
         )
 
     @needs_root

@@ -72,7 +72,7 @@ def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def postmaster(root: Path) -> int:
-    return int((root / "data/postmaster.pid").read_text().splitlines()[0])
+    return int((root / "postgres/postmaster.pid").read_text().splitlines()[0])
 
 
 def is_gone(pid: int) -> bool:
