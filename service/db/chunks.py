@@ -66,8 +66,6 @@ UPDATE braid.chunks c SET title = $3, source = $4, metadata = $5::jsonb || coale
 WHERE generation_id = $1 AND id = ANY($2)
 """
 
-FITS = "SELECT length(($2::text::tsvector || to_tsvector($1::text::regconfig, $3))::text)"
-
 METADATA = """
 SELECT generation_id, id, type, metadata FROM braid.chunks
 WHERE generation_id = ANY($1) AND document_id = $2
@@ -85,7 +83,11 @@ DELETE_DOCUMENT = """
 DELETE FROM braid.chunks WHERE generation_id = ANY($1) AND document_id = $2
 RETURNING generation_id
 """
-REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+REFUSED = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
 
 
 class RefusedRowsError(Exception):
@@ -228,15 +230,6 @@ async def share_anew(
         as_json(shared.metadata),
         as_json(shared.old_metadata),
     )
-
-
-async def fits_tsvector(connection: Connection, configuration: str, exact: str, words: str) -> bool:
-    """Whether the lexemes of a text fit PostgreSQL's limit of 1 MB."""
-    try:
-        await connection.fetchval(FITS, configuration, exact, words)
-    except asyncpg.ProgramLimitExceededError:
-        return False
-    return True
 
 
 async def hold_generations(connection: Connection, collection_id: int) -> list[int]:

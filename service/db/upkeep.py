@@ -17,7 +17,7 @@ GROWTH = 1.2
 # Rows without a lexeme never match, so they say nothing about the length of those that do.
 COUNTED_LENGTH = f"""
 SELECT count(*) AS rows, (avg(length) FILTER (WHERE length > 0))::float8 AS average
-FROM (SELECT length FROM braid.chunks WHERE generation_id = $1 LIMIT {EXACT_ROWS + 1}) AS some
+FROM (SELECT length FROM braid.chunks WHERE generation_id = $1 LIMIT {EXACT_ROWS + 1}) AS counted
 """
 SAMPLED_LENGTH = """
 SELECT (avg(length) FILTER (WHERE length > 0))::float8

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from service.db.analyzers import load_analyzer
-from service.db.chunks import RefusedRowsError, fits_tsvector, stored_rows
+from service.db.chunks import RefusedRowsError, stored_rows
 from service.db.ingests import ClaimedIngest
 from service.db.jobs import JobProgress
 from service.db.pool import Database
@@ -34,7 +34,6 @@ from service.providers.base import Embedder
 from service.telemetry import log, stage
 from service.text import Analyzer
 
-SURELY_FITS_BYTES = 200_000
 PARTLY_EMBEDDED = (
     "document {!r}: chunk {!r} is longer than the embedder reads, its end has no vector"
 )
@@ -161,11 +160,9 @@ class Batch:
         lexemes = await self._lexemes(planned, keys, new.analyzer)
         material: list[dict[int, Material]] = [{} for _ in planned]
         for number, at in keys:
-            made = vectors.get((number, at))
-            vector = planned[number].records[at].vector
-            if isinstance(made, np.ndarray):
-                vector = made.astype(np.float16)
-            material[number][at] = Material(lexemes[number, at], vector)
+            made, given = vectors.get((number, at)), planned[number].records[at].vector
+            embedding = made.astype(np.float16) if isinstance(made, np.ndarray) else given
+            material[number][at] = Material(lexemes[number, at], embedding)
         return [
             WritableDocument(one, material[number])
             for number, one in enumerate(planned)
@@ -180,20 +177,9 @@ class Batch:
             lambda: {key: lexemes_of(text, analyzer) for key, text in texts.items()}
         )
         for key, one in lexemes.items():
-            if one.bytes > SURELY_FITS_BYTES:
-                lexemes[key] = await self._fitting(one, analyzer.configuration)
-                if lexemes[key] is not one:
-                    self._warn(PARTLY_LEXICAL, planned, key)
+            if not one.complete:
+                self._warn(PARTLY_LEXICAL, planned, key)
         return lexemes
-
-    async def _fitting(self, lexemes: Lexemes, configuration: str) -> Lexemes:
-        """As much of a text as fits PostgreSQL's limit for one tsvector."""
-        while True:
-            async with self._database.write(self._generation.team_id) as connection:
-                exact, words = lexemes.literal, lexemes.words
-                if await fits_tsvector(connection, configuration, exact, words):
-                    return lexemes
-            lexemes = lexemes.half()
 
     async def _write(self, documents: Sequence[WritableDocument], spent: JobProgress) -> int:
         try:

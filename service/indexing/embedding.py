@@ -118,11 +118,11 @@ async def _call_once(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
             f"the embedder answered {batch.vectors.shape} numbers"
             f" instead of {(len(texts), embedder.dim)}"
         )
-    usable = np.isfinite(batch.vectors).all(axis=1) & batch.vectors.any(axis=1)
+    finite, directed = np.isfinite(batch.vectors).all(axis=1), batch.vectors.any(axis=1)
     return Embeddings(
         [
             vector if fine else ProviderError("the embedder answered a vector without direction")
-            for vector, fine in zip(batch.vectors, usable, strict=True)
+            for vector, fine in zip(batch.vectors, np.logical_and(finite, directed), strict=True)
         ],
         frozenset(batch.truncated),
         batch.tokens,

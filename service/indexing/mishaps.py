@@ -1,10 +1,13 @@
 """Unexpected errors in the log: never with their message, which may quote a document."""
 
+import traceback
+
 
 def error_site(error: Exception) -> dict[str, str]:
-    """Type and place of an error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else "unknown"
-    return {"error": type(error).__name__, "where": where}
+    """Type of an error and the deepest line of this service on its way."""
+    site = {"error": type(error).__name__}
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("service."):
+            site["where"] = f"{module}:{line}"
+    return site

@@ -1,8 +1,6 @@
 """Turns an accepted document into the records it shall have; and records into lexemes."""
 
-from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import islice
 
 import msgspec
 
@@ -10,10 +8,11 @@ from service.indexing.chunking import Chunking, split_text
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
-from service.text import Analyzer, prepare, tsvector_literal
+from service.text import Analyzer, Prepared, prepare, tsvector_literal
 
 HASH_VERSION = 1
 """To be raised when equal text gets other lexemes than before."""
+ALWAYS_COMPLETE, END_CHARACTERS = 20_000, 2_000
 
 
 class UnfitDocumentError(Exception):
@@ -23,24 +22,11 @@ class UnfitDocumentError(Exception):
 class Lexemes(msgspec.Struct, frozen=True):
     """A text as the lexical index takes it."""
 
-    exact: Mapping[str, int]
-    """Lexemes that no configuration may touch, and how often each occurs."""
+    exact: str
+    """A tsvector literal of lexemes that no configuration may touch."""
     words: str
-
-    @property
-    def literal(self) -> str:
-        """The exact lexemes as a tsvector literal."""
-        return tsvector_literal(self.exact)
-
-    @property
-    def bytes(self) -> int:
-        """A rough measure of what the tsvector may take."""
-        return len(self.words.encode()) + sum(len(lexeme.encode()) for lexeme in self.exact)
-
-    def half(self) -> "Lexemes":
-        """The first half of the words and of the exact lexemes."""
-        words = self.words[: len(self.words) // 2].rpartition(" ")[0]
-        return Lexemes(dict(islice(self.exact.items(), len(self.exact) // 2)), words)
+    complete: bool
+    """False when the end of the text went beyond what one tsvector holds."""
 
 
 def plan_records(
@@ -66,7 +52,16 @@ def plan_records(
 def lexemes_of(text: str, analyzer: Analyzer) -> Lexemes:
     """Prepare a text for the lexical index."""
     prepared = prepare(text, analyzer)
-    return Lexemes({**prepared.stop_pairs, **prepared.exact}, prepared.words)
+    literal = tsvector_literal({**prepared.stop_pairs, **prepared.exact})
+    return Lexemes(literal, prepared.words, _reaches_end(text, prepared, analyzer))
+
+
+def _reaches_end(text: str, prepared: Prepared, analyzer: Analyzer) -> bool:
+    if len(text) <= ALWAYS_COMPLETE:
+        return True
+    end = prepare(text[-END_CHARACTERS:].partition(" ")[2], analyzer)
+    indexed = {*prepared.words.split(), *prepared.exact}
+    return indexed.issuperset(end.exact) and indexed.issuperset(end.words.split())
 
 
 def _client_chunk(chunk: PendingChunk, at: int, hashes: "_Hashes") -> PlannedRecord:

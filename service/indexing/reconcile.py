@@ -95,11 +95,13 @@ def _positions(
     following = max([*others, *(known.values() if others else ())], default=-1) + 1
     positions = []
     for at, record in enumerate(planned):
-        if record.position is not None:
-            positions.append(record.position)
-        elif others and record.type == "chunk" and record.chunk_id in known:
+        if record.position is not None or record.type == "summary":
+            positions.append(record.position or 0)
+        elif not others:
+            positions.append(at)
+        elif record.chunk_id in known:
             positions.append(known[record.chunk_id])
         else:
-            behind = min(following + at, LAST_POSITION)
-            positions.append(behind if record.type == "chunk" else 0)
+            positions.append(min(following, LAST_POSITION))
+            following += 1
     return positions

@@ -52,8 +52,8 @@ class Worker:
             await asyncio.shield(serving)
         finally:
             self.stop()
-            tidying.cancel()
             await self._let_go(serving)
+            await tidying
 
     def stop(self) -> None:
         """Take no more jobs; those at work end after their current batch or are handed back."""
@@ -108,7 +108,7 @@ class Worker:
         return retry_seconds(job.retries)
 
     async def _tidy(self) -> None:
-        while True:
+        while not self._stopping.is_set():
             try:
                 if lost := await tidy_queue(self._services.database):
                     log.warning("jobs had lost their place in the queue", jobs=lost)

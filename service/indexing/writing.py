@@ -201,7 +201,7 @@ def _added(change: _Change) -> Iterator[NewRow]:
             placement=change.placement(at, shared),
             text=record.text,
             content_hash=record.content_hash,
-            exact=material.lexemes.literal,
+            exact=material.lexemes.exact,
             words=material.lexemes.words,
             embedding=material.embedding,
         )
