@@ -33,8 +33,13 @@ COUNTED_LEXEMES = f"""
 PROBES = f"""
     SELECT lexeme, (SELECT count(*) FROM (
                SELECT FROM braid.searchable
-               WHERE generation_id = $1 AND tsv @@ {AS_QUERY} LIMIT {PROBE_LIMIT}) AS holding)
+               WHERE generation_id = $1 AND tsv @@ {AS_QUERY} LIMIT {PROBE_LIMIT}) AS found) AS holding
     FROM unnest($2::text[]) AS lexeme
+"""
+
+PHRASES = """
+    SELECT phraseto_tsquery($1::text::regconfig, words)::text
+    FROM unnest($2::text[]) WITH ORDINALITY AS given(words, place) ORDER BY place
 """
 
 # Sampled by ANALYZE with statistics target 500: thousands of lexemes with their frequencies.
@@ -69,7 +74,8 @@ async def query_lexemes(
 ) -> dict[str, int]:
     """The distinct lexemes of a prepared query and how often it holds each."""
     exact = tsvector_literal(prepared.exact)
-    return dict(await connection.fetch(LEXEMES, exact, configuration, prepared.words))
+    rows = await connection.fetch(LEXEMES, exact, configuration, prepared.words)
+    return {row["lexeme"]: row["tf"] for row in rows}
 
 
 async def counted_lexemes(
@@ -89,7 +95,14 @@ async def probe_frequencies(
 ) -> dict[str, int]:
     """Rows that hold each lexeme, counted through the GIN index up to a bound."""
     rows = await connection.fetch(PROBES, generation_id, lexemes)
-    return dict(rows)
+    return {row["lexeme"]: row["holding"] for row in rows}
+
+
+async def phrase_queries(
+    connection: Connection, configuration: str, phrases: Sequence[str]
+) -> list[str]:
+    """A tsquery for each phrase, empty where the configuration drops every word of it."""
+    return [query for (query,) in await connection.fetch(PHRASES, configuration, phrases)]
 
 
 async def lexical_statistics(database: Database, generation_id: int) -> LexicalStatistics:
@@ -97,7 +110,7 @@ async def lexical_statistics(database: Database, generation_id: int) -> LexicalS
     table = f"chunks_{generation_id:d}"
     async with database.administer() as connection:
         row = await connection.fetchrow(STATISTICS, generation_id, f"braid.{table}", table)
-    assert row is not None  # noqa: S101 - an outer join of one row
+    assert row is not None
     exact = row["counted"] < COUNTED_AT_MOST
     rows = row["counted"] if exact else max(row["counted"], row["estimated"])
     # The shares end with four numbers about null elements and array lengths.

@@ -1,7 +1,8 @@
 """The lexical leg: lexemes of the query, their weights, and which rows to look at."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -11,13 +12,22 @@ from service.db.lexical import (
     QueryLexeme,
     counted_lexemes,
     lexical_candidates,
+    phrase_queries,
     query_lexemes,
 )
 from service.db.pool import Connection, Database
 from service.models import Candidate, Generation
 from service.search.request import SearchPlan
 from service.search.statistics import EXACT_ROWS, StatisticsCache
-from service.text import Analyzer, Prepared, lexeme_hash, prepare, quote_lexeme
+from service.text import (
+    Analyzer,
+    Clause,
+    Prepared,
+    lexeme_hash,
+    parse_websearch,
+    prepare,
+    quote_lexeme,
+)
 
 MAX_TOKENS = 100
 RARE_SHARE = 0.01
@@ -67,7 +77,7 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
     tsquery = " | ".join(map(quote_lexeme, chosen))
     left_out = [one.lexeme for one in rarest[len(chosen) :]]
     if left_out:
-        tsquery = f"{tsquery} | ({' & '.join(map(quote_lexeme, weights))})"
+        tsquery = f"{tsquery} | ({all_of(weights)})"
     bound = (generation.k1 + 1) * sum(weights[lexeme] for lexeme in left_out)
     return LexicalPlan(tsquery, weights, bound)
 
@@ -77,17 +87,24 @@ async def lexical_leg(
 ) -> LexicalAnswer:
     """Rank the rows of the plan's generation by BM25 for its text."""
     generation = plan.collection.generation
+    text, operator = plan.text or "", plan.request.lexical.operator
+    clauses = parse_websearch(text)[:MAX_TOKENS] if operator == "websearch" else ()
+    if clauses:
+        text = " ".join(clause.text for clause in clauses if not clause.negated)
     known = await statistics.of(database, generation)
     async with database.read(generation.team_id) as connection:
         analyzer = await load_analyzer(connection, generation)
-        prepared = _bounded(prepare(plan.text or "", analyzer))
-        leg = _Leg(connection, statistics, generation, analyzer, known.rows)
-        lexemes, rows = await leg.lexemes(prepared)
-        if not lexemes:
-            return NOTHING
+        prepared = _bounded(prepare(text, analyzer))
+        counter = _Counter(connection, statistics, generation, analyzer, known.rows)
+        lexemes, rows = await counter.lexemes(prepared)
         chosen = plan_lexical(lexemes, rows, generation)
-        if plan.request.lexical.operator == "and":
-            chosen = LexicalPlan(" & ".join(map(quote_lexeme, chosen.weights)), chosen.weights)
+        if operator == "and":
+            chosen = LexicalPlan(all_of(chosen.weights), chosen.weights)
+        elif operator == "websearch":
+            tsquery = await websearch_query(connection, analyzer, clauses)
+            chosen = LexicalPlan(tsquery, chosen.weights)
+        if not lexemes or not chosen.tsquery:
+            return NOTHING
         candidates = await lexical_candidates(
             connection, query, chosen.tsquery, _by_position(chosen.weights)
         )
@@ -99,7 +116,7 @@ async def lexical_leg(
     )
 
 
-class _Leg:
+class _Counter:
     """Counts the lexemes of one query on one connection."""
 
     def __init__(
@@ -139,11 +156,41 @@ class _Leg:
         return lexemes, self._rows
 
 
+async def websearch_query(
+    connection: Connection, analyzer: Analyzer, clauses: Sequence[Clause]
+) -> str:
+    """The tsquery of a websearch: groups of clauses, each group with something to find."""
+    prepared = [prepare(clause.text, analyzer) for clause in clauses]
+    phrases = await phrase_queries(
+        connection, analyzer.configuration, [one.phrase for one in prepared]
+    )
+    groups: list[tuple[list[str], list[str]]] = [([], [])]
+    for clause, one, phrase in zip(clauses, prepared, phrases, strict=True):
+        if clause.alternative:
+            groups.append(([], []))
+        condition = phrase or all_of(one.exact or one.stop_pairs)
+        if condition:
+            groups[-1][clause.negated].append(f"({condition})")
+    return " | ".join(
+        "(" + " & ".join([*wanted, *(f"!{condition}" for condition in unwanted)]) + ")"
+        for wanted, unwanted in groups
+        if wanted
+    )
+
+
+def all_of(lexemes: Iterable[str]) -> str:
+    """A tsquery that every one of the lexemes must match."""
+    return " & ".join(map(quote_lexeme, lexemes))
+
+
 def _bounded(prepared: Prepared) -> Prepared:
-    words = prepared.words.split(" ", MAX_TOKENS)[:MAX_TOKENS]
-    exact = dict(list(prepared.exact.items())[:MAX_TOKENS])
-    pairs = dict(list(prepared.stop_pairs.items())[:MAX_TOKENS])
-    return Prepared(" ".join(words), exact, prepared.identifiers, pairs)
+    """At most `MAX_TOKENS` of each kind, however much text was pasted."""
+    return msgspec.structs.replace(
+        prepared,
+        words=" ".join(prepared.words.split(" ", MAX_TOKENS)[:MAX_TOKENS]),
+        exact=dict(islice(prepared.exact.items(), MAX_TOKENS)),
+        stop_pairs=dict(islice(prepared.stop_pairs.items(), MAX_TOKENS)),
+    )
 
 
 def _by_position(weights: Mapping[str, float]) -> dict[int, float]:
