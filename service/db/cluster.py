@@ -50,8 +50,8 @@ class Cluster:
                 "or set BRAID_DATABASE_URL"
             )
         self._write_password(account)
-        options = _BUILTIN_LOCALE if version >= _FIRST_WITH_BUILTIN_LOCALE else ()
-        options += () if sync else ("--no-sync",)
+        locale = _BUILTIN_LOCALE if version >= _FIRST_WITH_BUILTIN_LOCALE else ()
+        options = (*locale, *(() if sync else ("--no-sync",)))
         self._create(tree, account, options, deadline)
 
     def _check_version(self, version: int) -> None:
@@ -75,7 +75,7 @@ class Cluster:
         self, tree: PostgresTree, account: ServerAccount, options: tuple[str, ...], deadline: float
     ) -> None:
         fresh = Path(tempfile.mkdtemp(prefix=f"{self.data.name}.new.", dir=self.data.parent))
-        command = [
+        command: list[str | Path] = [
             tree.bindir / "initdb",
             f"--pgdata={fresh}",
             "--username=postgres",

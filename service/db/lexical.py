@@ -31,9 +31,9 @@ COUNTED_LEXEMES = f"""
 """
 
 PROBES = f"""
-    SELECT lexeme, (SELECT count(*) FROM (
-               SELECT FROM braid.searchable
-               WHERE generation_id = $1 AND tsv @@ {AS_QUERY} LIMIT {PROBE_LIMIT}) AS found) AS holding
+    SELECT lexeme, (SELECT count(*) FROM (SELECT FROM braid.searchable
+                                          WHERE generation_id = $1 AND tsv @@ {AS_QUERY}
+                                          LIMIT {PROBE_LIMIT}) AS found) AS holding
     FROM unnest($2::text[]) AS lexeme
 """
 

@@ -39,9 +39,15 @@ class ServerAccount:
     def run(self, command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         """Run a short command as this account."""
         words = [str(word) for word in command]
-        options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         try:
-            return subprocess.run(words, check=False, **options, **self.popen_options())
+            return subprocess.run(
+                words,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                **self.popen_options(),
+            )
         except PermissionError as error:
             if self.switch and error.errno == errno.EPERM:
                 raise EmbeddedError(
