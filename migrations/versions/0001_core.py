@@ -5,8 +5,8 @@ Revises:
 """
 
 from alembic import op
-from pgqueuer.domain.settings import DBSettings
 from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment
+from pgqueuer.domain.settings import DBSettings
 
 from service.db.migrate import execute_script
 
@@ -218,11 +218,13 @@ CREATE FUNCTION braid.bm25_document(
     tsv tsvector, length integer, average_length double precision,
     k1 double precision, b double precision)
 RETURNS sparsevec LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ('{' || coalesce(string_agg(position || ':' || impact, ','), '') || '}/268435456')::sparsevec
+    SELECT ('{' || coalesce(string_agg(place || ':' || impact, ','), '')
+            || '}/268435456')::sparsevec
     FROM (
-        SELECT ('x' || substr(md5(lexeme), 1, 7))::bit(28)::int + 1 AS position,
-               sum(tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / average_length)))::real AS impact
-        FROM (SELECT lexeme, greatest(coalesce(cardinality(positions), 1), 1)::double precision AS tf
+        SELECT ('x' || substr(md5(lexeme), 1, 7))::bit(28)::int + 1 AS place,
+               sum(tf * (k1 + 1)
+                   / (tf + k1 * (1 - b + b * length / average_length)))::real AS impact
+        FROM (SELECT lexeme, coalesce(cardinality(positions), 1)::double precision AS tf
               FROM unnest(tsv)) AS counted
         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 16000
     ) AS weighted
@@ -230,17 +232,17 @@ $$;
 
 CREATE FUNCTION braid.document_length(tsv tsvector)
 RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT coalesce(sum(greatest(coalesce(cardinality(positions), 1), 1)), 0)::integer FROM unnest(tsv)
+    SELECT coalesce(sum(coalesce(cardinality(positions), 1)), 0)::integer FROM unnest(tsv)
 $$;
 
 -- The table of one generation: made detached, then attached, so that no search waits.
 CREATE FUNCTION braid.create_partition(generation bigint)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE format('CREATE TABLE braid.chunks_%s (LIKE braid.chunks INCLUDING ALL)', generation);
-    EXECUTE format('ALTER TABLE braid.chunks_%s ADD CHECK (generation_id = %s)', generation, generation);
-    EXECUTE format('ALTER TABLE braid.chunks ATTACH PARTITION braid.chunks_%s FOR VALUES IN (%s)',
-                   generation, generation);
+    EXECUTE format('CREATE TABLE braid.chunks_%1$s (LIKE braid.chunks INCLUDING ALL)', generation);
+    EXECUTE format('ALTER TABLE braid.chunks_%1$s ADD CHECK (generation_id = %1$s)', generation);
+    EXECUTE format('ALTER TABLE braid.chunks ATTACH PARTITION braid.chunks_%1$s '
+                   'FOR VALUES IN (%1$s)', generation);
 END $$;
 
 CREATE FUNCTION braid.drop_partition(generation bigint)

@@ -5,7 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from service.models import Vector as Vector
+from service.models import Vector
+
+__all__ = ["Embedder", "EmbeddingBatch", "Vector"]
 
 
 class EmbeddingBatch(msgspec.Struct, frozen=True):
