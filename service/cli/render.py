@@ -32,36 +32,35 @@ def render(found: SearchResponse, query: str, *, explain: bool = False) -> Itera
 
 
 def _hit_table(hits: Sequence[Hit], query: str) -> Table:
-    table = _table("document")
+    table = _table()
     for rank, hit in enumerate(hits, 1):
-        table.add_row(
-            str(rank), _score(hit.score), *_ranks(hit), Text(hit.id), snippet(hit.text, query)
-        )
+        table.add_row(str(rank), _score(hit.score), *_ranks(hit), _chunk(hit, query))
     return table
 
 
 def _document_table(documents: Sequence[DocumentHit], query: str) -> Table:
     """One row a document, below it one a chunk."""
-    table = _table("document / chunk")
+    table = _table()
     for rank, document in enumerate(documents, 1):
-        title = Text(document.title or "", style="bold")
-        name = Text(document.doc_id, style="bold")
-        table.add_row(str(rank), _score(document.score), "", "", name, title)
+        name = Text(document.doc_id, style="bold cyan")
+        if document.title:
+            name.append(f"  {document.title}", style="default")
+        table.add_row(str(rank), _score(document.score), "", "", name)
         for hit in document.chunks:
-            text = snippet(hit.text, query)
-            table.add_row("", "", *_ranks(hit), Text(f"  {hit.id}"), text)
+            table.add_row("", "", *_ranks(hit), _chunk(hit, query))
         table.add_section()
     return table
 
 
-def _table(name: str) -> Table:
+def _chunk(hit: Hit, query: str) -> Text:
+    return Text.assemble((hit.id, "cyan"), "\n", snippet(hit.text, query))
+
+
+def _table() -> Table:
     table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
-    table.add_column("#", justify="right")
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("dense", justify="right", no_wrap=True)
-    table.add_column("lexical", justify="right", no_wrap=True)
-    table.add_column(name, overflow="fold", ratio=1, min_width=12)
-    table.add_column("text", ratio=3)
+    for name in ("#", "score", "dense", "lexical"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("hit", ratio=1, overflow="fold")
     return table
 
 

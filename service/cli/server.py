@@ -1,14 +1,17 @@
 """The HTTP server: granian with one worker process that never outlives its owner."""
 
 import errno
+import logging
 import multiprocessing
 import os
 import signal
 import socket
 import threading
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Literal
 
+import msgspec
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.log import LogLevels
@@ -23,6 +26,31 @@ FACTORIES: dict[Role, str] = {
     "all": "create_app",
 }
 STOP_SECONDS = 15
+
+
+class JsonFormatter(logging.Formatter):
+    """The server's own complaints in the form of all other log lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON."""
+        event = {
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC),
+        }
+        return msgspec.json.encode(event).decode()
+
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": JsonFormatter}},
+    "handlers": {
+        "out": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stdout"}
+    },
+    "loggers": {"_granian": {"handlers": ["out"], "propagate": False}},
+}
 
 
 def free_port(host: str, port: int) -> int:
@@ -55,6 +83,7 @@ def run_server(role: Role, host: str, port: int) -> None:
         http=HTTPModes.auto,
         websockets=False,
         log_level=LogLevels.error,
+        log_dictconfig=LOGGING,
         workers_kill_timeout=STOP_SECONDS,
     ).serve(target_loader=load_app)
 
