@@ -35,7 +35,9 @@ WHERE j.kind = 'ingest' AND j.status IN ('pending', 'processing') AND NOT EXISTS
     SELECT FROM braid.pgqueuer q
     WHERE q.dedupe_key = 'job:' || j.id AND q.status IN ('queued', 'picked'))
 """
+# What is worth keeping of a job is in braid.jobs and braid.ingests.
 PRUNE_LOG = "DELETE FROM braid.pgqueuer_log WHERE created < now() - interval '1 day'"
+PRUNE_HELD = "DELETE FROM braid.pgqueuer WHERE status = 'failed'"
 
 
 class QueuedJob(msgspec.Struct, frozen=True):
@@ -115,6 +117,7 @@ async def tidy_queue(database: Database) -> int:
         for row in lost:
             await enqueue(connection, row["team_id"], row["id"])
         await connection.execute(PRUNE_LOG)
+        await connection.execute(PRUNE_HELD)
     return len(lost)
 
 

@@ -49,7 +49,7 @@ class Worker:
         serving = asyncio.ensure_future(self._serve())
         tidying = asyncio.ensure_future(self._tidy())
         try:
-            await asyncio.shield(serving)
+            await self._stopping.wait()
         finally:
             self.stop()
             await self._let_go(serving)
@@ -125,8 +125,7 @@ class Worker:
 
     async def _let_go(self, serving: "asyncio.Future[None]") -> None:
         """Give the jobs at work their grace, then hand them back as they are."""
-        _, late = await asyncio.wait([serving], timeout=self._grace_seconds)
-        if late:
-            for work in list(self._at_work):
-                work.cancel()
-            await serving
+        await asyncio.wait([serving], timeout=self._grace_seconds)
+        for work in list(self._at_work):
+            work.cancel()
+        await serving
