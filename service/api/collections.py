@@ -4,20 +4,20 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Response, delete, get, patch, post
-from litestar.background_tasks import BackgroundTask
+from litestar import Request, delete, get, patch, post
+from litestar.datastructures import State
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
 from service.api.access import CurrentCollection, CurrentPrincipal, any_scope, requires
-from service.api.fields import Count, GivenKey, Limit, Name, Offset, Share
+from service.api.fields import Count, GivenKey, Limit, ModelName, Name, Offset, Share
 from service.api.problems import CREATING, EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import catalog
 from service.db.catalog import CollectionRecord, NewCollection
 from service.db.keys import NewKey, forget_collection, insert_key
 from service.db.partitions import drop_orphan_partitions
-from service.db.pool import Connection, Database
+from service.db.pool import Connection
 from service.errors import (
     ConflictError,
     InvalidRequestError,
@@ -72,7 +72,7 @@ class EmbeddingChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who makes the vectors: `local` (the bundled model) or `none` (the client, or nobody)."""
 
     provider: Annotated[str, Meta(min_length=1, max_length=64)] = "local"
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    model: ModelName | None = None
     dim: Annotated[int, Meta(ge=1, le=16_000)] | None = None
 
 
@@ -226,17 +226,28 @@ async def change_collection(
         return _info(await _describe(connection, principal.team_id, collection.id))
 
 
+async def drop_tables(request: Request[Any, Any, State]) -> None:
+    """Drop the tables of deleted collections; one that is still read goes later."""
+    services: Services = request.app.state.services
+    try:
+        left = await drop_orphan_partitions(services.database)
+    except UnavailableError:
+        log.warning("tables of deleted collections not dropped, the next start tries again")
+        return
+    if left:
+        log.warning("tables still in use, dropped later", tables=len(left))
+
+
 @delete(
     "/collections/{name:str}",
     guards=[requires("admin")],
     responses=EVERYWHERE,
+    after_response=drop_tables,
     summary="Delete a collection",
 )
 async def delete_collection(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    collection: CurrentCollection,
-) -> Response[None]:
+    services: CurrentServices, principal: CurrentPrincipal, collection: CurrentCollection
+) -> None:
     """Delete a collection with its documents, jobs and the keys that were for it alone."""
     async with services.database.administer() as connection:
         # Held first: whoever changes its documents holds the collection before anything else.
@@ -244,18 +255,6 @@ async def delete_collection(
             raise NotFoundError("unknown collection")
         await forget_collection(connection, principal.team_id, collection.id)
         await catalog.delete_collection(connection, collection.id)
-    # The collection is gone; its table follows when no search reads it any more.
-    return Response(None, background=BackgroundTask(_drop_tables, services.database))
-
-
-async def _drop_tables(database: Database) -> None:
-    try:
-        left = await drop_orphan_partitions(database)
-    except UnavailableError:
-        log.warning("tables of deleted collections not dropped, the next start tries again")
-        return
-    if left:
-        log.warning("tables still in use, dropped later", tables=len(left))
 
 
 async def _checked(data: CollectionRequest, services: Services) -> NewCollection:

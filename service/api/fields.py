@@ -14,7 +14,9 @@ END = r"$(?!\n)"
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}" + END
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 PathName = Annotated[str, PathParameter(pattern=NAME_PATTERN, description="name of the collection")]
-Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+" + END)]
+PRINTABLE = r"^[^\x00-\x1f\x7f]+" + END
+Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 GivenKey = Annotated[str, Meta(pattern=r"^[!-~]{16,128}" + END)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1000)]

@@ -31,7 +31,7 @@ DocId = Annotated[
 # The names of Python and of the framework end in an underscore here.
 RecordScope = Annotated[Scope, QueryParameter(name="scope", description="kind of records")]
 FilterText = Annotated[
-    str | None, QueryParameter(name="filter", max_length=65_536, description="a filter, as JSON")
+    str | None, QueryParameter(name="filter", max_length=16_384, description="a filter, as JSON")
 ]
 IncludeVector = Annotated[bool, QueryParameter(description="whether to add the vectors")]
 SortText = Annotated[

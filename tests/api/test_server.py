@@ -37,7 +37,7 @@ async def test_the_app_serves_over_sockets(server_of_app: Served, dsn: str) -> N
         await _limits(client)
         await _many_at_once(client)
     _odd_bytes(server_of_app.url)
-    output = stop(server_of_app.process)
+    output = stop(server_of_app)
     assert server_of_app.process.returncode == 0
     _check_log(output)
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +25,11 @@ STOP_SECONDS = 30
 
 
 class Served(NamedTuple):
-    """Where the server listens, and its process."""
+    """Where the server listens, its process, and the file that holds what it prints."""
 
     url: str
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[bytes]"
+    log: Path
 
 
 def create_app() -> Litestar:
@@ -50,40 +51,40 @@ def served(dsn: str, factory: str = "support.served:create_app") -> Iterator[Ser
     }
     command = [sys.executable, "-m", "granian", "--interface", "asgi", "--factory", "--no-ws"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", factory]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _await_answer(url, process)
-        yield Served(url, process)
-    finally:
-        stop(process)
+    # Into a file: a pipe that nobody reads would stop the server when it is full.
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+        running = Served(f"http://127.0.0.1:{port}", process, log)
+        try:
+            _await_answer(running)
+            yield running
+        finally:
+            stop(running)
 
 
-def stop(process: "subprocess.Popen[str]") -> str:
-    """Ask the server to end, and what it printed."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+def stop(running: Served) -> str:
+    """Ask the server to end; what it has printed."""
+    running.process.terminate()
     try:
-        output, _ = process.communicate(timeout=STOP_SECONDS)
+        running.process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
+        running.process.kill()
         raise
-    except ValueError:  # its output has been read before
-        return ""
-    return output
+    return running.log.read_text()
 
 
-def _await_answer(url: str, process: "subprocess.Popen[str]") -> None:
+def _await_answer(running: Served) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and running.process.poll() is None:
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url + "/readyz").status_code == 200:
+            if httpx.get(running.url + "/readyz").status_code == 200:
                 return
         time.sleep(0.05)
-    process.kill()
-    raise AssertionError(f"the server did not start: {process.communicate()[0]}")
+    raise AssertionError(f"the server did not start: {running.log.read_text()}")
 
 
 def _free_port() -> int:
