@@ -30,6 +30,11 @@ COUNTED_LEXEMES = f"""
     FROM lexemes
 """
 
+WORDS = """
+    SELECT word, tsvector_to_array(to_tsvector($1::text::regconfig, word)) AS lexemes
+    FROM unnest($2::text[]) AS word
+"""
+
 PROBES = f"""
     SELECT lexeme, (SELECT count(*) FROM (SELECT FROM braid.searchable
                                           WHERE generation_id = $1 AND tsv @@ {AS_QUERY}
@@ -69,13 +74,12 @@ class LexicalStatistics(msgspec.Struct, frozen=True):
     common: Mapping[str, int]
 
 
-async def query_lexemes(
-    connection: Connection, configuration: str, prepared: Prepared
-) -> dict[str, int]:
-    """The distinct lexemes of a prepared query and how often it holds each."""
-    exact = tsvector_literal(prepared.exact)
-    rows = await connection.fetch(LEXEMES, exact, configuration, prepared.words)
-    return {row["lexeme"]: row["tf"] for row in rows}
+async def lexemes_of_words(
+    connection: Connection, configuration: str, words: Sequence[str]
+) -> dict[str, list[str]]:
+    """What a configuration makes of each word: nothing of a stop word, else mostly one lexeme."""
+    rows = await connection.fetch(WORDS, configuration, words)
+    return {row["word"]: row["lexemes"] for row in rows}
 
 
 async def counted_lexemes(

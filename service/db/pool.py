@@ -1,9 +1,9 @@
-"""Pooled connections: every unit of work is one transaction with a role, a team and a deadline."""
+"""Pooled connections: every unit of work has a role, a team and a bounded wait."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Literal, TypeAlias
+from typing import TypeAlias, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -12,11 +12,12 @@ from pgvector.asyncpg import register_vector
 from service.errors import UnavailableError
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
-Role = Literal["braid_search", "braid_index"]
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 # A generic plan over skewed collections cost 50 times the custom one; see docs/adr/0002.
 PLANNER_SETTINGS = {"plan_cache_mode": "force_custom_plan", "jit": "off"}
 ROLLBACK_SECONDS = 2.0
+CLOSE_SECONDS = 5.0
 LOST_CONNECTION = (
     OSError,
     asyncpg.PostgresConnectionError,
@@ -29,55 +30,75 @@ LOST_CONNECTION = (
 )
 
 
-class _Connection(asyncpg.Connection):
+class _Writer(asyncpg.Connection):
     """Only `SET LOCAL` is ever used, so a released connection has nothing to reset."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
+class _Reader(_Writer):
+    """A session of the read role, which names its team when it changes hands."""
+
+    team_id: int | None = None
+
+    async def act_for(self, team_id: int) -> None:
+        """Let the session see the rows of this team and of no other."""
+        if self.team_id != team_id:
+            self.team_id = None
+            await self.execute(f"SET braid.team = '{team_id:d}'")
+            self.team_id = team_id
+
+
 class Database:
-    """A pool and the transactions taken from it."""
+    """Two pools: sessions that only read, and transactions that write or administer."""
 
     def __init__(
-        self, pool: "asyncpg.Pool[asyncpg.Record]", *, acquire_seconds: float, pgbouncer: bool
+        self, readers: Pool, writers: Pool, *, acquire_seconds: float, pgbouncer: bool
     ) -> None:
-        self._pool = pool
+        self._readers = readers
+        self._writers = writers
         self._acquire_seconds = acquire_seconds
-        # PgBouncer in transaction mode refuses start-up settings; they travel with each BEGIN.
+        self._pgbouncer = pgbouncer
         settings = PLANNER_SETTINGS if pgbouncer else {}
         self._prelude = "".join(f"; SET LOCAL {name} = '{on}'" for name, on in settings.items())
 
     @contextlib.asynccontextmanager
     async def read(self, team_id: int) -> AsyncIterator[Connection]:
-        """A read-only transaction that sees the searchable rows of one team."""
-        begin = (
-            f"BEGIN READ ONLY; SET LOCAL ROLE braid_search; SET LOCAL braid.team = '{team_id:d}'"
-        )
-        async with self._transaction(begin) as connection:
-            yield connection
+        """Read-only statements that see the searchable rows of one team.
+
+        Behind PgBouncer a session belongs to nobody, so there they share a transaction.
+        """
+        if self._pgbouncer:
+            begin = f"BEGIN READ ONLY; SET LOCAL ROLE braid_search; {_of_team(team_id)}"
+            async with self._transaction(self._readers, begin) as connection:
+                yield connection
+        else:
+            async with self._acquire(self._readers) as connection:
+                await cast(_Reader, connection).act_for(team_id)
+                yield connection
 
     @contextlib.asynccontextmanager
     async def write(self, team_id: int) -> AsyncIterator[Connection]:
         """A transaction that reads and writes the rows of one team."""
-        begin = f"BEGIN; SET LOCAL ROLE braid_index; SET LOCAL braid.team = '{team_id:d}'"
-        async with self._transaction(begin) as connection:
+        begin = f"BEGIN; SET LOCAL ROLE braid_index; {_of_team(team_id)}"
+        async with self._transaction(self._writers, begin) as connection:
             yield connection
 
     @contextlib.asynccontextmanager
     async def administer(self) -> AsyncIterator[Connection]:
         """A transaction as the schema's owner: teams, keys, statistics, health."""
-        async with self._transaction("BEGIN") as connection:
+        async with self._transaction(self._writers, "BEGIN") as connection:
             yield connection
 
     async def fetch_row(self, statement: str, *arguments: object) -> asyncpg.Record | None:
         """First row of one statement that commits by itself, as the schema's owner."""
-        async with self._acquire() as connection:
+        async with self._acquire(self._writers) as connection:
             return await connection.fetchrow(statement, *arguments)
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
-        async with self._acquire() as connection:
+    async def _transaction(self, pool: Pool, begin: str) -> AsyncIterator[Connection]:
+        async with self._acquire(pool) as connection:
             await connection.execute(begin + self._prelude)
             try:
                 yield connection
@@ -87,20 +108,21 @@ class Database:
             await connection.execute("COMMIT")
 
     @contextlib.asynccontextmanager
-    async def _acquire(self) -> AsyncIterator[Connection]:
+    async def _acquire(self, pool: Pool) -> AsyncIterator[Connection]:
         try:
-            async with self._pool.acquire(timeout=self._acquire_seconds) as connection:
+            async with pool.acquire(timeout=self._acquire_seconds) as connection:
                 yield connection
         except LOST_CONNECTION as error:
             raise UnavailableError("the database does not answer") from error
 
     async def close(self) -> None:
-        """Close the pool; connections that do not come back in time are cut."""
-        try:
-            async with asyncio.timeout(5):
-                await self._pool.close()
-        except TimeoutError:
-            self._pool.terminate()
+        """Close the pools; connections that do not come back in time are cut."""
+        for pool in (self._readers, self._writers):
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
 
 
 async def _roll_back(connection: Connection) -> None:
@@ -113,17 +135,33 @@ async def _roll_back(connection: Connection) -> None:
 async def open_database(
     dsn: str, *, size: int, acquire_seconds: float = 2.0, pgbouncer: bool = False
 ) -> Database:
-    """Connect a pool of `size` connections; the vector extension must exist already."""
+    """Connect `size` readers and half as many writers; the schema must exist already."""
+    reader = _Writer if pgbouncer else _Reader
     try:
-        pool = await asyncpg.create_pool(
-            dsn,
-            min_size=min(2, size),
-            max_size=size,
-            init=register_vector,
-            connection_class=_Connection,
-            statement_cache_size=0 if pgbouncer else 1000,
-            server_settings=None if pgbouncer else PLANNER_SETTINGS,
-        )
+        readers = await _open_pool(dsn, size, reader, pgbouncer=pgbouncer)
+        writers = await _open_pool(dsn, max(2, size // 2), _Writer, pgbouncer=pgbouncer)
     except (*LOST_CONNECTION, asyncpg.PostgresError) as error:
         raise UnavailableError(f"cannot connect to the database: {error}") from error
-    return Database(pool, acquire_seconds=acquire_seconds, pgbouncer=pgbouncer)
+    return Database(readers, writers, acquire_seconds=acquire_seconds, pgbouncer=pgbouncer)
+
+
+async def _open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: bool) -> Pool:
+    # PgBouncer in transaction mode refuses start-up settings and knows no prepared statements.
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=min(2, size),
+        max_size=size,
+        init=_become_reader if kind is _Reader else register_vector,
+        connection_class=kind,
+        statement_cache_size=0 if pgbouncer else 1000,
+        server_settings=None if pgbouncer else PLANNER_SETTINGS,
+    )
+
+
+async def _become_reader(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    await register_vector(connection)
+    await connection.execute("SET ROLE braid_search; SET default_transaction_read_only = on")
+
+
+def _of_team(team_id: int) -> str:
+    return f"SET LOCAL braid.team = '{team_id:d}'"

@@ -13,7 +13,6 @@ from service.db.lexical import (
     counted_lexemes,
     lexical_candidates,
     phrase_queries,
-    query_lexemes,
 )
 from service.db.pool import Connection, Database
 from service.models import Candidate, Generation
@@ -148,7 +147,7 @@ class _Counter:
             return await counted_lexemes(
                 self._connection, self._generation.id, self._configuration, prepared
             )
-        found = await query_lexemes(self._connection, self._configuration, prepared)
+        found = await self._statistics.lexemes(self._connection, self._configuration, prepared)
         frequencies = await self._statistics.frequencies(
             self._connection, self._generation, list(found)
         )

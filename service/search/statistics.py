@@ -1,19 +1,27 @@
-"""Corpus statistics of generations, kept in process for a while; no write path maintains them."""
+"""What queries ask of a corpus again and again, kept in process; no write path maintains it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from service.db.lexical import LexicalStatistics, lexical_statistics, probe_frequencies
+from service.db.lexical import (
+    LexicalStatistics,
+    lexemes_of_words,
+    lexical_statistics,
+    probe_frequencies,
+)
 from service.db.pool import Connection, Database
 from service.models import Generation
+from service.text import Prepared
 
 EXACT_ROWS = 2000
 """Up to this size every query counts its lexemes exactly; nothing is remembered."""
 SMALL_SECONDS = 2.0
 LARGE_SECONDS = 60.0
 MAX_LEXEMES = 200_000
+MAX_WORDS = 200_000
 
 
 class _Known(msgspec.Struct):
@@ -28,6 +36,7 @@ class StatisticsCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[int, _Known] = {}
+        self._words: dict[tuple[str, str], Sequence[str]] = {}
 
     async def of(self, database: Database, generation: Generation) -> LexicalStatistics:
         """Rows and common lexemes of a generation."""
@@ -58,6 +67,25 @@ class StatisticsCache:
             lexeme: known.statistics.common.get(lexeme) or known.probed[lexeme]
             for lexeme in lexemes
         }
+
+    async def lexemes(
+        self, connection: Connection, configuration: str, prepared: Prepared
+    ) -> Mapping[str, int]:
+        """The distinct lexemes of a prepared query and how often it holds each.
+
+        A word yields the same lexemes wherever it stands, so words are asked for once.
+        """
+        words = prepared.words.split()
+        unknown = [word for word in set(words) if (configuration, word) not in self._words]
+        if unknown:
+            if len(self._words) > MAX_WORDS:
+                self._words.clear()
+            found = await lexemes_of_words(connection, configuration, unknown)
+            self._words.update({(configuration, word): found[word] for word in unknown})
+        counts = Counter(prepared.exact)
+        for word in words:
+            counts.update(self._words[configuration, word])
+        return counts
 
     def _forget_expired(self) -> None:
         now = self._clock()
