@@ -55,8 +55,8 @@ QUESTIONS = [
     Question("a function name", "compute_part_checksum", "api/uploads.md", 1, {}),
     Question(
         "a question in another language",
-        "Wie viele Tage werden Zugriffsprotokolle aufgehoben?",
-        "policies/retention.md",
+        "quem pode entrar em produção",
+        "policies/access.md",
         3,
         {},
     ),

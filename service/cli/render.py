@@ -11,8 +11,9 @@ from rich.text import Text
 from service.search.response import DocumentHit, Hit, LegExplanation, SearchResponse
 
 SNIPPET_CHARACTERS = 200
-WORDS_BEFORE = 40
-"""Characters of a snippet before the first word of the query."""
+CHARACTERS_BEFORE = 40
+"""How much of a snippet comes before the first word of the query."""
+MAX_MATCHES = 50
 SHORTEST_WORD = 3
 MAX_TERMS = 8
 NO_RANK = "–"  # noqa: RUF001 - a dash where a number would be
@@ -80,18 +81,33 @@ def _score(score: float) -> str:
 
 
 def snippet(text: str, query: str) -> Text:
-    """A part of the text that begins shortly before the query's first word in it."""
+    """The part of the text that holds most of the query's words."""
     line = " ".join(text.split())
     words = [re.escape(word) for word in re.findall(r"\w[\w-]*\w", query) if _counts(word)]
     pattern = re.compile("|".join(words) or r"(?!)", re.IGNORECASE)
-    first = pattern.search(line)
-    start = max(0, first.start() - WORDS_BEFORE) if first else 0
+    start = max(0, _densest(line, pattern) - CHARACTERS_BEFORE)
     start = line.rfind(" ", 0, start + 1) + 1
     part = line[start : start + SNIPPET_CHARACTERS]
     before, after = "… " * (start > 0), " …" * (start + len(part) < len(line))
     shown = Text(before + part + after)
     shown.highlight_regex(pattern, style="bold")
     return shown
+
+
+def _densest(line: str, pattern: re.Pattern[str]) -> int:
+    """Where the stretch with most different words of the query begins."""
+    matches = list(pattern.finditer(line))
+    best, most = 0, 0
+    for at, first in enumerate(matches):
+        end = first.start() + SNIPPET_CHARACTERS - CHARACTERS_BEFORE
+        words = {match[0].lower() for match in _until(end, matches[at : at + MAX_MATCHES])}
+        if len(words) > most:
+            best, most = first.start(), len(words)
+    return best
+
+
+def _until(end: int, matches: Sequence[re.Match[str]]) -> Iterator[re.Match[str]]:
+    return (match for match in matches if match.start() < end)
 
 
 def _counts(word: str) -> bool:

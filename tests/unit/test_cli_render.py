@@ -107,6 +107,11 @@ def test_a_snippet_begins_shortly_before_the_first_word_of_the_query():
     assert part.endswith(" …")
 
 
+def test_a_snippet_shows_where_most_words_of_the_query_stand():
+    text = "a key" + " filler" * 100 + " how to rotate a key " + "filler " * 100
+    assert "rotate a key" in snippet(text, "rotate key").plain
+
+
 def test_words_of_the_query_are_emphasized_whatever_their_case():
     text = snippet("Rotate the KEY", "key rotate")
     emphasized = [text.plain[span.start : span.end] for span in text.spans]
