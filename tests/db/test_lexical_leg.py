@@ -1,0 +1,156 @@
+"""The lexical leg: its scores are BM25, its candidates are bounded, its proof is honest."""
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.rows import stored_collection
+
+from service.db.candidates import CandidateQuery
+from service.db.lexical import QueryLexeme
+from service.db.pool import Database
+from service.models import Collection, Generation
+from service.search import lexical, statistics
+from service.search.lexical import LexicalAnswer, idf, lexical_leg, plan_lexical
+from service.search.request import Query, SearchRequest, plan_search
+from service.search.statistics import StatisticsCache
+
+K1, B = 1.2, 0.75
+Filled = tuple[Database, Collection, list[str]]
+
+
+def word(number: int) -> str:
+    """A plain word of its own for each number; 0 is the most common one."""
+    return "q" + "".join(chr(ord("a") + int(digit)) for digit in str(number))
+
+
+def corpus(rows: int, seed: int = 3) -> list[str]:
+    """Texts of 5 to 60 words, some words in most texts and most words in few."""
+    chance = random.Random(seed)
+    words = [word(number) for number in range(400)]
+    weights = [1 / (place + 1) for place in range(len(words))]
+    return [" ".join(chance.choices(words, weights, k=chance.randint(5, 60))) for _ in range(rows)]
+
+
+def bm25(texts: list[str], question: str) -> dict[str, float]:
+    """BM25 by hand: score by chunk id, of the texts that hold a word of the question."""
+    tokenized = [text.split() for text in texts]
+    average = sum(map(len, tokenized)) / len(tokenized)
+    frequency = Counter(word for tokens in tokenized for word in set(tokens))
+    scores: dict[str, float] = {}
+    for number, tokens in enumerate(tokenized, 1):
+        counts = Counter(tokens)
+        score = 0.0
+        for word in question.split():
+            tf = counts[word]
+            df = frequency[word]
+            weight = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            norm = K1 * (1 - B + B * len(tokens) / average)
+            score += weight * tf * (K1 + 1) / (tf + norm)
+        if score:
+            scores[f"c{number:06}"] = score
+    return scores
+
+
+async def ask(
+    database: Database, collection: Collection, text: str, limit: int = 40, k: int = 10
+) -> LexicalAnswer:
+    plan = plan_search(SearchRequest(Query(text=text), mode="text", k=k), collection)
+    query = CandidateQuery(collection.generation.id, "chunks", None, limit, None)
+    return await lexical_leg(database, StatisticsCache(), plan, query)
+
+
+@pytest.mark.parametrize("exact_rows", [2000, 0], ids=["counted", "from statistics"])
+async def test_scores_are_bm25(
+    database: Database, monkeypatch: pytest.MonkeyPatch, exact_rows: int
+) -> None:
+    monkeypatch.setattr(lexical, "EXACT_ROWS", exact_rows)
+    monkeypatch.setattr(statistics, "EXACT_ROWS", exact_rows)
+    texts = corpus(500)
+    collection = await stored_collection(database, texts)
+    for numbers in ("0 7 300", "1 1 50", "399", "9999 3"):
+        question = " ".join(word(int(number)) for number in numbers.split())
+        expected = bm25(texts, question)
+        answer = await ask(database, collection, question, limit=500)
+        found = {one.chunk_id: one.score for one in answer.candidates}
+        assert found == pytest.approx(expected, rel=1e-3)
+        assert answer.exact
+
+
+async def test_a_budget_bounds_the_candidates_and_says_whether_the_top_is_proven(
+    database: Database,
+) -> None:
+    texts = corpus(1500)
+    collection = await stored_collection(database, texts, row_budget=100)
+    proven = 0
+    for rare in range(200, 260):
+        question = f"{word(0)} {word(1)} {word(rare)}"
+        answer = await ask(database, collection, question, limit=1500)
+        exact = sorted(bm25(texts, question).items(), key=lambda one: (-one[1], one[0]))
+        if answer.exact:
+            proven += 1
+            found = [one.chunk_id for one in answer.candidates[:10]]
+            assert found == [chunk_id for chunk_id, _ in exact[:10]]
+        holding = sum(word(rare) in text.split() for text in texts)
+        everything = sum(set(question.split()) <= set(text.split()) for text in texts)
+        assert len(answer.candidates) <= max(100, holding) + everything
+    assert proven > 0
+
+
+def test_rows_with_all_words_are_candidates_even_when_the_common_ones_are_left_out() -> None:
+    lexemes = [QueryLexeme("rare", 1, 5), QueryLexeme("common", 1, 9000)]
+    plan = plan_lexical(lexemes, 10_000, _generation(budget=100))
+    assert plan.tsquery == "'rare' | ('rare' & 'common')"
+    assert plan.unseen_bound == pytest.approx(2.2 * idf(10_000, 9000))
+
+
+def test_a_single_word_that_every_row_holds_is_still_asked() -> None:
+    plan = plan_lexical([QueryLexeme("all", 1, 10_000)], 10_000, _generation(budget=100))
+    assert plan.tsquery == "'all'"
+    assert plan.unseen_bound == 0
+
+
+@given(rows=st.integers(0, 10**9), frequency=st.integers(0, 10**9))
+def test_idf_is_never_negative_whatever_the_statistics_say(rows: int, frequency: int) -> None:
+    assert idf(rows, frequency) >= 0
+
+
+def test_rarer_words_weigh_more() -> None:
+    assert idf(1000, 1) > idf(1000, 10) > idf(1000, 1000) > 0
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_budget_and_statistics_never_change_a_proven_top(
+    filled: Filled, data: st.DataObject
+) -> None:
+    database, collection, texts = filled
+    numbers = data.draw(st.lists(st.integers(0, 399), min_size=1, max_size=6, unique=True))
+    question = " ".join(map(word, numbers))
+    answer = await ask(database, collection, question, limit=1000)
+    exact = sorted(bm25(texts, question).items(), key=lambda one: (-round(one[1], 4), one[0]))
+    if answer.exact:
+        found = sorted(
+            ((one.chunk_id, one.score) for one in answer.candidates),
+            key=lambda one: (-round(one[1], 4), one[0]),
+        )[:10]
+        assert [score for _, score in found] == pytest.approx(
+            [score for _, score in exact[:10]], rel=1e-3
+        )
+
+
+@pytest.fixture
+async def filled(database: Database) -> Filled:
+    texts = corpus(1000, seed=11)
+    return database, await stored_collection(database, texts, row_budget=150), texts
+
+
+def _generation(budget: int) -> Generation:
+    return Generation(
+        1, 1, 1, "none", None, None, None, "simple", "language", 512, 64, K1, B, budget, 100.0
+    )
