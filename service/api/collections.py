@@ -154,6 +154,7 @@ class CollectionList(msgspec.Struct, frozen=True):
     responses=CREATING,
     status_code=201,
     summary="Create a collection",
+    tags=["collections"],
 )
 async def create_collection(
     data: JSONBody[CollectionRequest],
@@ -172,7 +173,13 @@ async def create_collection(
     return _info(record, key)
 
 
-@get("/collections", guards=[any_scope], responses=EVERYWHERE, summary="List collections")
+@get(
+    "/collections",
+    guards=[any_scope],
+    responses=EVERYWHERE,
+    summary="List collections",
+    tags=["collections"],
+)
 async def list_collections(
     services: CurrentServices,
     principal: CurrentPrincipal,
@@ -191,7 +198,11 @@ async def list_collections(
 
 
 @get(
-    "/collections/{name:str}", guards=[any_scope], responses=EVERYWHERE, summary="Get a collection"
+    "/collections/{name:str}",
+    guards=[any_scope],
+    responses=EVERYWHERE,
+    summary="Get a collection",
+    tags=["collections"],
 )
 async def get_collection(
     services: CurrentServices,
@@ -208,6 +219,7 @@ async def get_collection(
     guards=[requires("admin")],
     responses=CREATING,
     summary="Change a collection",
+    tags=["collections"],
 )
 async def change_collection(
     data: JSONBody[CollectionChanges],
@@ -244,6 +256,7 @@ async def drop_tables(request: Request[Any, Any, State]) -> None:
     responses=EVERYWHERE,
     after_response=drop_tables,
     summary="Delete a collection",
+    tags=["collections"],
 )
 async def delete_collection(
     services: CurrentServices, principal: CurrentPrincipal, collection: CurrentCollection

@@ -69,6 +69,7 @@ class Deleted(msgspec.Struct, frozen=True):
     },
     status_code=202,
     summary="Index documents",
+    tags=["documents"],
     opt={KEEPS_SURROGATES: True},
 )
 async def post_documents(
@@ -92,6 +93,7 @@ async def post_documents(
     guards=[requires("index")],
     responses=WITH_BODY,
     summary="Change a document's metadata",
+    tags=["documents"],
 )
 async def patch_document(
     doc_id: DocId,
@@ -116,6 +118,7 @@ async def patch_document(
     responses=EVERYWHERE,
     status_code=200,
     summary="Delete a document",
+    tags=["documents"],
 )
 async def delete_document(
     doc_id: DocId, services: CurrentServices, collection: CurrentCollection

@@ -35,19 +35,24 @@ class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ok"] = "ok"
 
 
-@get("/livez", summary="Is the process alive?")
+@get("/livez", summary="Is the process alive?", tags=["health"])
 async def livez() -> Alive:
     """Answer 200 as long as the process runs; asks nothing of the database."""
     return Alive()
 
 
-@get("/healthz", summary="Is the process alive, and which version is it?")
+@get("/healthz", summary="Is the process alive, and which version is it?", tags=["health"])
 async def healthz() -> Health:
     """Answer 200 with the version as long as the process runs."""
     return Health(__version__)
 
 
-@get("/readyz", responses=documented(UnavailableError), summary="Can the process serve?")
+@get(
+    "/readyz",
+    responses=documented(UnavailableError),
+    summary="Can the process serve?",
+    tags=["health"],
+)
 async def readyz(services: CurrentServices) -> Readiness:
     """Answer 200 when the database answers and has the newest schema, else 503."""
     try:

@@ -24,6 +24,7 @@ class JobList(msgspec.Struct, frozen=True):
     guards=[requires("index")],
     responses=EVERYWHERE,
     summary="List jobs",
+    tags=["jobs"],
 )
 async def list_jobs(
     services: CurrentServices,
@@ -41,6 +42,7 @@ async def list_jobs(
     guards=[requires("index")],
     responses=EVERYWHERE,
     summary="Get a job",
+    tags=["jobs"],
 )
 async def get_job(
     job_id: RowId, services: CurrentServices, collection: CurrentCollection

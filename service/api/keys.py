@@ -76,6 +76,7 @@ class KeyList(msgspec.Struct, frozen=True):
     responses=CREATING,
     status_code=201,
     summary="Create a key",
+    tags=["keys"],
 )
 async def create_key(
     data: JSONBody[KeyRequest],
@@ -104,6 +105,7 @@ async def create_key(
     guards=[requires("admin", whole_team=True)],
     responses=EVERYWHERE,
     summary="List keys",
+    tags=["keys"],
 )
 async def list_keys(
     services: CurrentServices,
@@ -124,6 +126,7 @@ async def list_keys(
     guards=[requires("admin", whole_team=True)],
     responses=EVERYWHERE,
     summary="Revoke a key",
+    tags=["keys"],
 )
 async def revoke_key(key_id: RowId, services: CurrentServices, principal: CurrentPrincipal) -> None:
     """Revoke a key at once."""
@@ -137,6 +140,7 @@ async def revoke_key(key_id: RowId, services: CurrentServices, principal: Curren
     responses=CREATING,
     status_code=201,
     summary="Rotate a key",
+    tags=["keys"],
 )
 async def rotate_key(
     key_id: RowId,

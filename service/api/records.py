@@ -92,6 +92,7 @@ class Document(msgspec.Struct, frozen=True):
     guards=[requires("search")],
     responses=EVERYWHERE,
     summary="List records",
+    tags=["documents"],
 )
 async def list_documents(
     *,
@@ -133,6 +134,7 @@ async def list_documents(
     guards=[requires("search")],
     responses=EVERYWHERE,
     summary="Get a document",
+    tags=["documents"],
 )
 async def get_document(
     doc_id: DocId, services: CurrentServices, collection: CurrentCollection

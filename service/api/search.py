@@ -17,6 +17,7 @@ from service.search.response import SearchResponse
     responses=SEARCHING,
     status_code=200,
     summary="Search a collection",
+    tags=["search"],
 )
 async def search(
     data: JSONBody[SearchRequest],

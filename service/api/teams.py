@@ -26,7 +26,12 @@ class TeamList(msgspec.Struct, frozen=True):
 
 
 @post(
-    "/teams", guards=[requires_root], responses=CREATING, status_code=201, summary="Create a team"
+    "/teams",
+    guards=[requires_root],
+    responses=CREATING,
+    status_code=201,
+    summary="Create a team",
+    tags=["teams"],
 )
 async def create_team(data: JSONBody[TeamRequest], services: CurrentServices) -> Team:
     """Create a team; the root key acts for it with the header `X-Team`."""
@@ -34,7 +39,7 @@ async def create_team(data: JSONBody[TeamRequest], services: CurrentServices) ->
         return await catalog.insert_team(connection, data.name)
 
 
-@get("/teams", guards=[requires_root], responses=EVERYWHERE, summary="List teams")
+@get("/teams", guards=[requires_root], responses=EVERYWHERE, summary="List teams", tags=["teams"])
 async def list_teams(services: CurrentServices, limit: Limit = 100, offset: Offset = 0) -> TeamList:
     """List all teams, the oldest first."""
     async with services.database.administer() as connection:

@@ -74,6 +74,11 @@ def test_every_route_is_documented() -> None:
     assert missing == []
 
 
+def test_no_documented_route_is_unknown() -> None:
+    documented = set(re.findall(r"`(GET|POST|PATCH|DELETE) (/[^`]+)`", REFERENCE.read_text()))
+    assert documented == {(method, path) for method, path, _ in operations()}
+
+
 def test_every_request_field_is_documented() -> None:
     reference = REFERENCE.read_text()
     schemas = openapi()["components"]["schemas"]
