@@ -18,20 +18,20 @@ _HEAD = r"(?<![\w/.@-])(?:--?(?=[A-Za-z])|\.(?=[A-Za-z])|@|(?:~|\.\.?)?/)"
 _TOKEN = re.compile(rf"({_HEAD})?({_WORD}(?:{_JOINT}{_WORD})*)(\+\+|#)?")
 _OUTER = re.compile(r"->|::|[/\\:@#+&]")
 _INNER = re.compile(r"[-._]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s<>\"`{}|\\^]+")
+_URL = re.compile(r"(?<![\w+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s<>\"`{}|\\^]+")
 _GROUPED = re.compile(
     r"(?<![\d.,'])\d{1,3}(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:\.\d{3})+,\d+|(?:'\d{3})+(?:\.\d+)?)"
     r"(?![\d']|[.,]\d)"
 )
 _DECIMAL = re.compile(r"v?(\d+\.\d+)")
-_VERSION = re.compile(r"v?(\d+(?:\.\d+){2,})(?![^\W_])")
+_VERSION = re.compile(r"v?(\d+(?:\.\d+){2,4})(?![^\W_]|\.\d)")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 # The server's parser reads 1e5 as a number and would cut 1e5f in two.
 _EXPONENT = re.compile(r"\d+e\d+[a-z]")
-_MOST_PARTS = 6
+_MOST_JOINED = 4
 
 
 class Token(NamedTuple):
@@ -58,11 +58,23 @@ class _Parts:
         self.exact: list[str] = []
         self.identifiers: list[str] = []
 
-    def name(self, whole: str, count: int = 1, *, identifies: bool = True) -> None:
-        """Keep `whole` as one lexeme that counts `count` times."""
-        lexeme = clip(fold(whole))
+    def add_word(self, word: str) -> None:
+        """Add a lower-case word; one that the server would cut or drop is kept whole."""
+        if len(word) > MAX_LEXEME or _EXPONENT.match(word):
+            self.add_exact(word, 2)
+        else:
+            self.words.append(word)
+
+    def add_variant(self, word: str) -> None:
+        """Add another form of words that are there already."""
+        if len(word) <= MAX_LEXEME and not _EXPONENT.match(word):
+            self.variants.append(word)
+
+    def add_exact(self, whole: str, count: int = 1) -> None:
+        """Add a lexeme that is the whole of something and counts `count` times."""
+        lexeme = _clip(fold(whole))
         self.exact += [lexeme] * count
-        if identifies:
+        if any(character.isalpha() or character == "." for character in lexeme):
             self.identifiers.append(lexeme)
 
     def token(self) -> Token:
@@ -71,18 +83,10 @@ class _Parts:
         )
 
 
-def clip(lexeme: str) -> str:
-    """The lexeme, or its beginning and a digest when it is too long to store."""
-    if len(lexeme) <= MAX_LEXEME:
-        return lexeme
-    digest = md5(lexeme.encode(), usedforsecurity=False).hexdigest()
-    return f"{lexeme[:64]}\u2026{digest}"
-
-
 def analyze(token: str) -> str | Token:
     """Take a run of normalized text between blanks apart; a plain word is only itself."""
-    plain = token.strip(".,;:!?()[]{}\"'*`")
-    if plain.isascii() and plain.isalpha() and not _has_humps(plain) and len(plain) < MAX_LEXEME:
+    plain = token.lstrip("([{\"'*`").rstrip(".,;:!?)]}\"'*`")
+    if plain.isascii() and plain.isalpha() and not _has_humps(plain) and len(plain) <= MAX_LEXEME:
         return plain.lower()
     if SPACELESS.fullmatch(plain):
         words, short = ngrams(plain)
@@ -92,11 +96,18 @@ def analyze(token: str) -> str | Token:
     return _take_apart(token)
 
 
+def _clip(lexeme: str) -> str:
+    """The lexeme, or its beginning and a digest when it is too long to store."""
+    if len(lexeme) <= MAX_LEXEME:
+        return lexeme
+    return f"{lexeme[:64]}\u2026{md5(lexeme.encode(), usedforsecurity=False).hexdigest()}"
+
+
 def _take_apart(token: str) -> Token:
     parts = _Parts()
     token = _GROUPED.sub(lambda match: _ungrouped(match.group()), token)
     for match in _URL.finditer(token):
-        parts.name(match.group().rstrip(".,;:!?)'").lower())
+        parts.add_exact(match.group().rstrip(".,;:!?)'").lower(), 2)
     for head, core, tail in _TOKEN.findall(token):
         _add_token(parts, head, core, tail)
     return parts.token()
@@ -112,14 +123,14 @@ def _ungrouped(number: str) -> str:
 def _add_token(parts: _Parts, head: str, core: str, tail: str) -> None:
     lower = core.lower()
     if tail == "++" or (tail and len(core) == 1):
-        parts.name(lower + tail, 2)
+        parts.add_exact(lower + tail, 2)
         if len(core) == 1:
             return
-    pieces = [piece for piece in _OUTER.split(core) if piece]
     if head == "@" and "/" not in core:
         head = ""
+    pieces = _OUTER.split(core)
     if head or len(pieces) > 1:
-        parts.name(head + lower, identifies=not _is_numeric(pieces))
+        parts.add_exact(head + lower)
     for piece in pieces:
         _add_piece(parts, piece)
 
@@ -127,13 +138,13 @@ def _add_token(parts: _Parts, head: str, core: str, tail: str) -> None:
 def _add_piece(parts: _Parts, piece: str) -> None:
     """Add a piece whose words are joined by nothing but hyphens, dots and underscores."""
     lower = piece.lower()
-    words = [word for word in _INNER.split(piece) if word]
+    words = _INNER.split(piece)
     if len(words) == 1:
-        _add_word(parts, words[0])
+        _add_word(parts, piece)
     elif number := _DECIMAL.fullmatch(lower):
-        parts.words.append(number[1])
+        parts.add_word(number[1])
     elif _INITIALS.fullmatch(piece):
-        parts.words.append(lower.replace(".", ""))
+        parts.add_word(lower.replace(".", ""))
     else:
         _add_compound(parts, lower, words)
 
@@ -141,31 +152,28 @@ def _add_piece(parts: _Parts, piece: str) -> None:
 def _add_compound(parts: _Parts, lower: str, words: list[str]) -> None:
     if version := _VERSION.match(lower):
         numbers = version[1].split(".")
-        parts.name(version[1], 2)
-        parts.exact += [".".join(numbers[:size]) for size in range(2, len(numbers))]
+        parts.add_exact(version[1], 2)
+        for size in range(2, len(numbers)):
+            parts.add_word(".".join(numbers[:size]))
         if version.end() == len(lower):
             return
-    is_hyphenated = set(_INNER.findall(lower)) == {"-"} and all(map(str.isalpha, words))
-    numeric = _is_numeric(words)
-    if not is_hyphenated:
-        parts.name(lower, identifies=not numeric)
-    if len(words) <= _MOST_PARTS and not numeric:
-        parts.variants.append("".join(words).lower())
+    if "." in lower or "_" in lower or not all(map(str.isalpha, words)):
+        parts.add_exact(lower, 2)
+    if len(words) <= _MOST_JOINED:
+        parts.add_variant("".join(words).lower())
     for word in words:
         _add_word(parts, word)
 
 
 def _add_word(parts: _Parts, word: str) -> None:
     lower = word.lower()
-    if len(word) >= MAX_LEXEME or _EXPONENT.match(lower):
-        parts.name(lower, 2)
-        return
-    parts.words.append(lower)
+    parts.add_word(lower)
     if _has_humps(word):
-        parts.variants += [hump.lower() for hump in _HUMPS.findall(word)]
-        parts.name(lower)
+        parts.identifiers.append(lower)
+        for hump in _HUMPS.findall(word):
+            parts.add_variant(hump.lower())
     elif _CODE.fullmatch(lower):
-        parts.name(lower)
+        parts.identifiers.append(lower)
 
 
 def _has_humps(word: str) -> bool:
@@ -173,7 +181,3 @@ def _has_humps(word: str) -> bool:
     if word in (word.lower(), word.upper()) or word.istitle() or not word.isascii():
         return False
     return not _ACRONYMS.fullmatch(word)
-
-
-def _is_numeric(words: list[str]) -> bool:
-    return not any(character.isalpha() for word in words for character in word)

@@ -3,13 +3,18 @@
 
 import re
 import unicodedata
-from functools import lru_cache
 
 from service.text.scripts import SPACELESS
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _APOSTROPHES = frozenset("\u00b4\u02b9\u02bb\u02bc\u02bd\u055a\u05f3\u2018\u2019\u201a\u201b\u2032")
-_DASHES = frozenset("\u2010\u2011\u2212")
+_SPECIAL = dict.fromkeys(_APOSTROPHES, "'") | {
+    "\u2010": "-",
+    "\u2011": "-",
+    "\u2212": "-",
+    "\u2044": "/",
+}
+_VARIATION = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _SOFT_BREAK = re.compile(r"\u00ad[ \t]*\r?\n[ \t]*")
 _HYPHEN_BREAK = re.compile(r"(?<=\w)[-\u2010][ \t]*\r?\n[ \t]*(?=\w)")
 _CYRILLIC_APOSTROPHE = re.compile("(?<=[\u0400-\u052f])'(?=[\u0400-\u052f])")
@@ -27,29 +32,35 @@ class _Characters(dict[int, str | None]):
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
-        compatible = unicodedata.normalize("NFKC", character)
-        plain = "".join(map(_plain, character if character in _APOSTROPHES else compatible))
+        canonical = unicodedata.normalize("NFC", character)
+        if canonical in _APOSTROPHES:
+            plain = "'"
+        else:
+            plain = "".join(map(_plain, unicodedata.normalize("NFKC", character)))
+        if unicodedata.category(character) == "No" and not _is_subscript(character):
+            plain = f" {plain} "
         self[code] = plain or None
         return self[code]
 
 
-def _plain(character: str) -> str:  # noqa: PLR0911 - one line a kind of character
-    category = unicodedata.category(character)
+def _is_subscript(character: str) -> bool:
+    """CO\u2082 is one word, but a raised number is a power or a footnote's mark."""
+    return unicodedata.decomposition(character).startswith("<sub>")
+
+
+def _plain(character: str) -> str:
     if character < "\x7f":
         return character
-    if character in _APOSTROPHES:
-        return "'"
-    if character in _DASHES:
-        return "-"
+    category = unicodedata.category(character)
+    if special := _SPECIAL.get(character):
+        return special
     if category == "Nd":
         return str(unicodedata.decimal(character))
-    if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or character >= "\U000e0100":
+    if category == "Cf" or _VARIATION.match(character):
         return ""
     if category == "So" and ord(character) >= _FIRST_PICTOGRAPH:
         return f" {character} "
-    if category[0] in "PSZC" or category == "No":
-        return " "
-    return character
+    return " " if category[0] in "PSZC" or category == "No" else character
 
 
 _CHARACTERS = _Characters()
@@ -125,7 +136,6 @@ class _BaseLetters(dict[int, str | None]):
 _BASE_LETTERS = _BaseLetters()
 
 
-@lru_cache(maxsize=65_536)
 def fold(word: str) -> str:
     """The lower-case word without accents, points and tatweel: ß is ss, ё is е, alefs are one.
 

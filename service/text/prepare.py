@@ -34,7 +34,7 @@ class Prepared(msgspec.Struct, frozen=True):
     exact: Mapping[str, int]
     """Term frequencies of lexemes that bypass parser and stemmer."""
     identifiers: tuple[str, ...]
-    """Those of `exact` that name one thing."""
+    """Lexemes that name one thing: of `exact`, or words with capitals or digits inside."""
     stop_pairs: Mapping[str, int]
     """Lexemes that are always indexed but asked for only by a query that has no other: adjacent
     stop words, and n-grams as short as a query may be."""
@@ -48,7 +48,8 @@ MAX_BYTES = 900_000
 _UNCHECKED_LENGTH = 20_000
 _CACHED_LENGTH = 64
 _OUTER_PUNCTUATION = ".,;:!?()[]{}\"'*`"
-_analyze_cached = lru_cache(maxsize=65_536)(analyze)
+_analyze_cached = lru_cache(maxsize=32_768)(analyze)
+_fold_cached = lru_cache(maxsize=32_768)(fold)
 
 
 def prepare(text: str, analyzer: Analyzer) -> Prepared:
@@ -112,7 +113,7 @@ def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prep
 
 def _folded(words: Iterable[str], stop_words: frozenset[str]) -> list[str]:
     """Stop words keep their accents: the server knows them by these."""
-    return [word if word.isascii() or word in stop_words else fold(word) for word in words]
+    return [word if word.isascii() or word in stop_words else _fold_cached(word) for word in words]
 
 
 def _stop_pairs(words: Sequence[str], stop_words: frozenset[str]) -> Counter[str]:
