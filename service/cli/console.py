@@ -9,6 +9,8 @@ from rich.text import Text
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
+COMPLAINT = "braid: "
+
 
 class CommandError(Exception):
     """A command cannot go on; one clear line for the user."""
@@ -17,7 +19,7 @@ class CommandError(Exception):
 def complain(message: str) -> None:
     """One line on stderr that says what is wrong."""
     line = " ".join(message.split())
-    err.print(Text.assemble(("braid: ", "bold red"), line))
+    err.print(Text.assemble((COMPLAINT, "bold red"), line))
 
 
 def write(text: str) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 from datetime import UTC, datetime
 from importlib import import_module
@@ -16,7 +17,8 @@ from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.log import LogLevels
 
-from service.cli.console import CommandError
+from service.cli.console import CommandError, complain
+from service.errors import ConfigurationError
 
 Role = Literal["search", "index", "all"]
 
@@ -91,7 +93,11 @@ def run_server(role: Role, host: str, port: int) -> None:
 def load_app(factory: str) -> Any:
     """The app, in the worker process."""
     threading.Thread(target=_end_with_owner, daemon=True).start()
-    return getattr(import_module("service.app"), factory)()
+    try:
+        return getattr(import_module("service.app"), factory)()
+    except (ConfigurationError, ImportError) as error:
+        complain(str(error))
+        sys.exit(1)
 
 
 def _end_with_owner() -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from service import __version__
 from service.cli.client import Api
-from service.cli.console import CommandError, complain, out
+from service.cli.console import COMPLAINT, CommandError, complain, out
 from service.cli.parser import Arguments
 from service.cli.rootkey import FILE_NAME, data_dir, ensure_root_key
 from service.cli.sample import COLLECTION, QUESTION, load_sample
@@ -30,7 +30,6 @@ from service.settings import Settings, load_settings
 
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
-LOG_BYTES = 10_000_000
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 
 
@@ -51,7 +50,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """What the server prints."""
+        """What the server of this run prints."""
         return self.folder / "server.log"
 
 
@@ -119,9 +118,9 @@ def _database(settings: Settings, folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def _server(place: Place, database_url: str) -> Iterator[GuardedProcess]:
     """The API and the indexing worker, in a process that ends with this one."""
-    if place.log.exists() and place.log.stat().st_size > LOG_BYTES:
-        place.log.replace(place.log.with_suffix(".log.1"))
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if place.log.exists():
+        place.log.replace(place.log.with_suffix(".log.1"))
     log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         server = GuardedProcess(
@@ -161,9 +160,11 @@ def _await_ready(place: Place, server: GuardedProcess) -> None:
 
 
 def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return f"{said[-1][:500].removeprefix('braid: ')} (see {log})" if said else f"see {log}"
+    """The server's own reason if it gave one, else the last line of its log."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    said = [line for line in lines if line]
+    reasons = [line.removeprefix(COMPLAINT) for line in said if line.startswith(COMPLAINT)]
+    return f"{(reasons or said or ['no reason given'])[-1][:500]} (see {log})"
 
 
 def _announce(place: Place, settings: Settings, *, sample: bool) -> None:
