@@ -5,13 +5,14 @@ import asyncio
 from service.cli.console import err
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
-from service.db.migrate import migrate, newest_revision
+from service.db.migrate import newest_revision
+from service.db.preflight import migrate_or_explain
 from service.settings import load_settings
 
 
 def run(_arguments: Arguments) -> int:
     """Migrate the database of BRAID_DATABASE_URL."""
     settings = load_settings()
-    asyncio.run(migrate(database_url(settings).get_secret_value()))
+    asyncio.run(migrate_or_explain(database_url(settings)))
     err.print(f"the schema is at revision {newest_revision()}")
     return 0

@@ -24,7 +24,7 @@ from service.cli.sample import COLLECTION, QUESTION, load_sample
 from service.cli.server import free_port
 from service.db.embedded import EmbeddedPostgres, find_tree
 from service.db.guarded_process import GuardedProcess
-from service.db.migrate import migrate
+from service.db.preflight import migrate_or_explain
 from service.db.server_account import ServerAccount
 from service.settings import Settings, load_settings
 
@@ -73,7 +73,7 @@ def _run(
 ) -> NoReturn:
     """Start everything in order and attend to it; the stack stops it in reverse."""
     database_url = stack.enter_context(_database(settings, place.folder))
-    asyncio.run(migrate(database_url))
+    asyncio.run(migrate_or_explain(database_url))
     server = stack.enter_context(_server(place, database_url))
     _await_ready(place, server)
     _announce(place, settings, sample=sample)

@@ -5,8 +5,9 @@ import signal
 
 from service.app import local_embedders
 from service.cli.parser import Arguments
-from service.cli.serve import check_schema, database_url
+from service.cli.serve import database_url
 from service.db.pool import open_database
+from service.db.preflight import check_schema
 from service.indexing.worker import Worker
 from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log
@@ -20,9 +21,9 @@ def run(_arguments: Arguments) -> int:
 
 
 async def _work(settings: Settings) -> None:
-    await check_schema(settings)
+    dsn = database_url(settings)
+    await check_schema(dsn)
     telemetry = configure_telemetry(settings)
-    dsn = database_url(settings).get_secret_value()
     database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
     embedders = local_embedders(settings)
     worker = Worker(database, dsn, embedders, concurrency=settings.worker_concurrency)
