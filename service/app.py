@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 from litestar import Litestar, Router
@@ -26,10 +26,11 @@ from service.api import (
 )
 from service.api.access import provide_collection, provide_principal
 from service.api.admission import Gate
+from service.api.deadline import Deadline
 from service.api.drain import Drained
 from service.api.languages import Languages
 from service.api.observe import Observed
-from service.api.problems import EXCEPTION_HANDLERS
+from service.api.problems import EXCEPTION_HANDLERS, log_bug
 from service.api.services import Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
 from service.db.migrate import newest_revision
@@ -127,6 +128,7 @@ def create_app_for(
     app = Litestar(
         route_handlers=[*_routers(role), *PAGES],
         lifespan=[lifespan],
+        middleware=[Deadline],
         request_class=StrictRequest,
         request_max_body_size=MAX_BODY_BYTES,
         exception_handlers=EXCEPTION_HANDLERS,
@@ -187,10 +189,11 @@ async def _running(
         embedders = make_embedders(settings)
         stack.push_async_callback(embedders.close)
         services = _services(settings, database, embedders)
-        await stack.enter_async_context(_background(_warm(role, embedders)))
+        await stack.enter_async_context(_background("warm-up", _warm(role, embedders)))
         if role != "search":
-            await stack.enter_async_context(_background(_sweep(database)))
-            await stack.enter_async_context(_background(_worker(services).run()))
+            await stack.enter_async_context(_background("sweep", _sweep(database)))
+            worker = _worker(services)
+            await stack.enter_async_context(_background("worker", worker.run(), services.stopped))
         log.info("started", role=role, version=__version__)
         yield services
 
@@ -217,6 +220,7 @@ def _services(settings: Settings, database: Database, embedders: Embedders) -> S
         gate=Gate(settings.max_concurrent_searches),
         languages=Languages(database),
         schema_revision=newest_revision(),
+        stopped=[],
     )
 
 
@@ -231,9 +235,20 @@ def _worker(services: Services) -> Worker:
 
 
 @contextlib.asynccontextmanager
-async def _background(work: Any) -> AsyncIterator[None]:
-    """Run something beside the requests, and end it with them."""
-    task = asyncio.ensure_future(work)
+async def _background(
+    name: str, work: Coroutine[Any, Any, None], stopped: list[str] | None = None
+) -> AsyncIterator[None]:
+    """Run something beside the requests and end it with them; its name is `stopped` on failure."""
+
+    async def run() -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - logged, and readiness tells
+            log_bug("background work failed", error, work=name)
+            if stopped is not None:
+                stopped.append(name)
+
+    task = asyncio.create_task(run())
     try:
         yield
     finally:

@@ -55,6 +55,8 @@ async def healthz() -> Health:
 )
 async def readyz(services: CurrentServices) -> Readiness:
     """Answer 200 when the database answers and has the newest schema, else 503."""
+    if services.stopped:
+        raise UnavailableError(f"stopped: {', '.join(services.stopped)}")
     try:
         async with asyncio.timeout(READY_SECONDS):
             revision = await stored_revision(services.database)

@@ -88,6 +88,11 @@ def answer_known(_request: AnyRequest, error: BraidError) -> Response[Problem]:
     return _answer(error, headers=headers)
 
 
+def answer_late(_request: AnyRequest, _error: TimeoutError) -> Response[Problem]:
+    """Answer a request that took longer than any may."""
+    return _answer(UnavailableError("the request took too long"))
+
+
 def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Problem]:
     """Answer an error that the framework found: no route, wrong method, bad parameter."""
     if isinstance(error, ValidationException):
@@ -104,19 +109,23 @@ def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Prob
 
 def answer_unexpected(request: AnyRequest, error: Exception) -> Response[Problem]:
     """Log a bug once, tell nothing of it."""
-    # Frames and class only: a message or a local variable may hold a text or a key.
+    log_bug("unhandled exception", error, route=request.scope.get("path_template", ""))
+    return _answer(BraidError("an unexpected error; it has been logged"))
+
+
+def log_bug(event: str, error: Exception, **facts: str) -> None:
+    """Log an exception by its class and frames: a message or a variable may hold text or a key."""
     frames = [
         f"{frame.filename}:{frame.lineno} {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)
     ]
     log.error(
-        "unhandled exception",
+        event,
         error=f"{type(error).__module__}.{type(error).__qualname__}",
         cause=type(error.__cause__).__qualname__ if error.__cause__ else None,
-        route=request.scope.get("path_template", ""),
         frames=frames,
+        **facts,
     )
-    return _answer(BraidError("an unexpected error; it has been logged"))
 
 
 def _bad_parameters(error: ValidationException) -> InvalidRequestError:
@@ -139,5 +148,6 @@ def _violation(found: Mapping[str, Any]) -> Violation:
 EXCEPTION_HANDLERS: ExceptionHandlersMap = {
     BraidError: answer_known,
     HTTPException: answer_framework,
+    TimeoutError: answer_late,
     Exception: answer_unexpected,
 }

@@ -25,6 +25,8 @@ class Services(msgspec.Struct, frozen=True):
     languages: Languages
     schema_revision: str
     """What this version needs."""
+    stopped: list[str]
+    """Background work that has failed and that this process cannot serve without."""
 
 
 CurrentServices: TypeAlias = NamedDependency[Services]

@@ -1,10 +1,15 @@
+import asyncio
+
 import asyncpg
 import httpx
+import pytest
+import structlog
 from litestar import Litestar
 from support.api import client_of, new_collection, problem, serving
 
 from service import __version__
 from service.db.migrate import newest_revision
+from service.indexing.worker import Worker
 
 
 async def test_a_process_that_serves_says_so_without_a_key(app: Litestar) -> None:
@@ -46,3 +51,22 @@ async def test_without_a_database_the_process_is_alive_but_not_ready(app: Litest
         problem(await client.get("/readyz"), 503)
         assert (await client.get("/livez")).status_code == 200
         assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_worker_that_broke_is_logged_and_makes_the_process_not_ready(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = asyncio.Event()
+
+    async def run(_: Worker) -> None:
+        broken.set()
+        raise ValueError
+
+    monkeypatch.setattr(Worker, "run", run)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(dsn) as app, client_of(app, {}) as client:
+            await broken.wait()
+            assert "worker" in problem(await client.get("/readyz"), 503)["detail"]
+            assert (await client.get("/livez")).status_code == 200
+    (bug,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (bug["work"], bug["error"]) == ("worker", "builtins.ValueError")

@@ -56,3 +56,20 @@ async def test_every_answer_says_not_to_sniff_or_store(client: httpx.AsyncClient
         headers = (await client.get(path)).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
+
+
+async def test_a_request_that_takes_too_long_is_503_and_its_statement_ends(
+    app: Litestar, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.api.deadline.REQUEST_SECONDS", 0.2)
+    forever = "SELECT pg_sleep(60) WHERE $1::bigint > 0 AND $2::bigint[] IS NULL"
+    monkeypatch.setattr("service.db.catalog.COUNT_COLLECTIONS", forever)
+    detail = problem(await client.get("/v1/collections"), 503)["detail"]
+    assert detail == "the request took too long"
+    async with app.state.services.database.administer() as connection:
+        running = await connection.fetchval(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND state = 'active' AND query ~ 'pg_sleep'"
+            " AND pid <> pg_backend_pid()"
+        )
+    assert running == 0
