@@ -104,12 +104,12 @@ async def read_document(
 async def list_records(connection: Connection, page: Page) -> Listing:
     """One page of records in a total order, so that pages neither overlap nor skip."""
     arguments: list[object] = []
-    condition = _condition(page, arguments)
-    total: int = await connection.fetchval(
-        f"SELECT count(*) FROM braid.searchable WHERE {condition}", *arguments
-    )
+    counted = f"SELECT count(*) FROM braid.searchable WHERE {_condition(page, arguments)}"
+    total: int = await connection.fetchval(counted, *arguments)
+    arguments = []
+    statement = page_statement(page, arguments)
     try:
-        rows = await connection.fetch(_statement(page, condition, arguments), *arguments)
+        rows = await connection.fetch(statement, *arguments)
     except asyncpg.DataError as error:
         # All else that is bound has been checked; a cursor is whatever the client sends.
         raise InvalidRequestError.at("/cursor", "is not one that a listing gave") from error
@@ -132,11 +132,14 @@ def _condition(page: Page, arguments: list[object]) -> str:
     return " AND ".join(parts)
 
 
-def _statement(page: Page, condition: str, arguments: list[object]) -> str:
+def page_statement(page: Page, arguments: list[object]) -> str:
+    """SQL for the rows of a page and one more, which tells whether there is a next page."""
+
     def bound(value: object) -> str:
         arguments.append(value)
         return f"${len(arguments)}"
 
+    condition = _condition(page, arguments)
     value = _sorted_by(page.sort, bound)
     order = ["document_id", "position", "id"]
     start: list[Any] = []
