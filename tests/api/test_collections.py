@@ -277,7 +277,7 @@ async def test_a_collection_is_deleted_while_a_long_search_reads_it(
     """The name is free at once; the table goes when nobody reads any more."""
     monkeypatch.setattr("service.db.partitions.ATTEMPTS", 2)
     await new_collection(client, "docs")
-    async with app.state.services.database.read(1) as reading:
+    async with app.state.services.database.read(1) as reading, reading.transaction():
         await reading.fetchval("SELECT count(*) FROM braid.searchable")
         assert (await client.delete("/v1/collections/docs")).status_code == 204
         problem(await client.get("/v1/collections/docs"), 404)
