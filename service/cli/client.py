@@ -15,6 +15,8 @@ from service.settings import Settings, load_settings
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
+NOT_FOUND = 404
+CONFLICT = 409
 
 
 class AnswerError(CommandError):

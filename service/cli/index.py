@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 
 from service.cli.batches import Batch, Intake
-from service.cli.client import AnswerError, Api, open_api
+from service.cli.client import NOT_FOUND, AnswerError, Api, open_api
 from service.cli.console import CommandError, err
 from service.cli.jobs import Failure, Job, collection_path, finished, post_documents
 from service.cli.parser import Arguments
@@ -19,7 +19,6 @@ IN_FLIGHT = 4
 WATCH_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 ATTEMPTS = 8
-NOT_FOUND = 404
 REFUSED = (400, 409, 413)
 BUSY = (429, 503)
 

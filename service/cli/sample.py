@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from service.cli.batches import Intake
-from service.cli.client import AnswerError, Api
+from service.cli.client import CONFLICT, AnswerError, Api
 from service.cli.console import CommandError
 from service.cli.jobs import finished, post_documents
 from service.cli.reading import read_documents
 
 COLLECTION = "sample"
 QUESTION = "how do I replace a key without downtime"
-CONFLICT = 409
 
 
 def sample_folder() -> Path:

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from service.cli.client import open_api
-from service.cli.console import out, write
+from service.cli.client import NOT_FOUND, AnswerError, open_api
+from service.cli.console import CommandError, out, write
 from service.cli.jobs import collection_path
 from service.cli.parser import Arguments
 from service.cli.render import render
@@ -29,7 +29,14 @@ async def _ask(arguments: Arguments) -> bytes:
     body = search_body(arguments)
     async with open_api() as api:
         path = collection_path(arguments.collection) + "/search"
-        return await api.call("POST", path, msgspec.json.encode(body))
+        try:
+            return await api.call("POST", path, msgspec.json.encode(body))
+        except AnswerError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise CommandError(
+                f"{error} {arguments.collection}: fill one with `braid index PATH`"
+            ) from error
 
 
 def search_body(arguments: Arguments) -> dict[str, Any]:
