@@ -24,10 +24,11 @@ test: $(INSTALLED)  ## Run the tests (ARGS="tests/unit -k fusion" runs some)
 	@$(BIN)/pytest $(ARGS)
 
 lint: $(INSTALLED)  ## Check style, formatting, types and import direction
-	@$(BIN)/ruff check
-	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@status=0; \
+	for check in "ruff check" "ruff format --check" mypy lint-imports; do \
+		$(BIN)/$$check || status=1; \
+	done; \
+	exit $$status
 
 format: $(INSTALLED)  ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
