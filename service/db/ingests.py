@@ -10,6 +10,7 @@ from service.models import IngestMode
 MAX_REASON = 500
 ALONE_AFTER = 2
 """Attempts after which a document is worked on alone: it may be what stops the worker."""
+EFFORT_OF_A_DOCUMENT = 1_000
 
 # What is sent anew as a whole makes older versions pointless. Locked in the order of ids, like
 # every statement here that touches several rows.
@@ -34,17 +35,18 @@ SELECT $1, $2, document_id, mode, payload FROM given ORDER BY nth
 # that were tried before come last and, tried twice, one by one.
 CLAIM = f"""
 WITH due AS (
-    SELECT i.id, i.attempts, octet_length(i.payload) AS bytes FROM braid.ingests i
+    SELECT i.id, i.attempts, octet_length(i.payload) + {EFFORT_OF_A_DOCUMENT} AS effort
+    FROM braid.ingests i
     WHERE i.job_id = $1 AND i.status = 'pending' AND NOT EXISTS (
         SELECT FROM braid.ingests older
         WHERE older.document_id = i.document_id AND older.status = 'pending' AND older.id < i.id)
 ), ranked AS (
-    SELECT id, attempts, row_number() OVER turn AS nth, sum(bytes) OVER turn AS bytes
+    SELECT id, attempts, row_number() OVER turn AS nth, sum(effort) OVER turn AS effort
     FROM due WINDOW turn AS (ORDER BY attempts, id ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
     SELECT i.id FROM braid.ingests i JOIN ranked r ON r.id = i.id
     WHERE i.status = 'pending'
-      AND (r.nth = 1 OR (r.attempts < {ALONE_AFTER} AND r.nth <= $2 AND r.bytes <= $3))
+      AND (r.nth = 1 OR (r.attempts < {ALONE_AFTER} AND r.effort <= $2))
     ORDER BY i.id FOR UPDATE OF i
 )
 UPDATE braid.ingests i SET attempts = i.attempts + 1
@@ -122,11 +124,12 @@ async def insert_ingests(
     )
 
 
-async def claim(
-    connection: Connection, job_id: int, *, documents: int, payload_bytes: int
-) -> list[ClaimedIngest]:
-    """Begin the next ingests of a job, at least one if any is due, and count the attempt."""
-    rows = await connection.fetch(CLAIM, job_id, documents, payload_bytes)
+async def claim(connection: Connection, job_id: int, *, effort: int) -> list[ClaimedIngest]:
+    """Begin the next ingests of a job, at least one if any is due, and count the attempt.
+
+    `effort`: bytes of payload at most, a document by itself counting for some.
+    """
+    rows = await connection.fetch(CLAIM, job_id, effort)
     return sorted((ClaimedIngest(*row) for row in rows), key=lambda ingest: ingest.id)
 
 

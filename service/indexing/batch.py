@@ -70,6 +70,8 @@ class Batch:
 
         Raises `ProviderError` when trying again later can help, `GenerationChangedError`.
         """
+        if not ingests:
+            return 0
         try:
             records = await self._index(ingests)
         except ProviderError as error:

@@ -15,7 +15,7 @@ from service.providers.base import Embedder
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 100_000
 CONCURRENCY = 4
-CALL_SECONDS = 300.0
+CALL_SECONDS = 120.0
 PATIENCE_SECONDS = 10.0
 """Longest wait within a call's retries; a longer one frees the worker for other jobs."""
 

@@ -1,12 +1,13 @@
 """Works through a job: claims its documents in small batches and indexes each batch."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from service.db.documents import hold_generation
-from service.db.ingests import ClaimedIngest, claim, give_back, ingests_left
+from service.db.ingests import ALONE_AFTER, ClaimedIngest, claim, give_back, ingests_left
 from service.db.jobs import begin_job, finish_job, postpone_job
 from service.db.pool import Database
 from service.db.queue import QueuedJob
@@ -14,38 +15,42 @@ from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
 from service.indexing.batch import Batch
 from service.indexing.embedding import EmbedderSource
+from service.indexing.turns import Turns
 from service.indexing.writing import GenerationChangedError
 from service.models import Generation
 from service.telemetry import log, stage
 
-MAX_ATTEMPTS = 5
-"""Times that a document is begun before it is taken for what stops the worker."""
+MAX_ATTEMPTS = 12
+"""Times that a document is begun before it is taken for what stops the worker.
+
+Workers are also killed for other reasons, and an innocent document must survive many of them.
+"""
 ABANDONED = f"gave up: the worker stopped {MAX_ATTEMPTS} times while it indexed this document"
 PATIENCE_SECONDS = 86_400.0
 """Age of a job after which a provider that does not answer fails its documents."""
 
-BATCH_DOCUMENTS = 64
-FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 2**18, 2**15, 2**23
+FIRST_EFFORT, LEAST_EFFORT, MOST_EFFORT = 2**15, 2**14, 2**23
 SHORT_SECONDS, LONG_SECONDS = 1.0, 4.0
 
-ORDER_SECONDS = 0.25
+ORDER_SECONDS, ORDER_TURNS = 0.02, 50
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0
 
 
 class BatchSize(msgspec.Struct):
-    """Bytes of payload a batch, adapted so that a batch takes a few seconds.
+    """How much a batch takes on, adapted so that it lasts about a second.
 
     What a killed worker has to do again, and how long a stop takes, is one batch.
     """
 
-    payload_bytes: int = FIRST_BYTES
+    effort: int = FIRST_EFFORT
 
     def adapt(self, seconds: float) -> None:
         """Learn from the time that a batch took."""
-        if seconds < SHORT_SECONDS:
-            self.payload_bytes = min(self.payload_bytes * 2, MOST_BYTES)
-        elif seconds > LONG_SECONDS:
-            self.payload_bytes = max(self.payload_bytes // 2, LEAST_BYTES)
+        if seconds > LONG_SECONDS:
+            self.effort = max(self.effort // 2, LEAST_EFFORT)
+        elif seconds < SHORT_SECONDS:
+            growth = 4 if seconds < SHORT_SECONDS / 4 else 2
+            self.effort = min(self.effort * growth, MOST_EFFORT)
 
 
 class IndexingServices(msgspec.Struct, frozen=True):
@@ -53,6 +58,7 @@ class IndexingServices(msgspec.Struct, frozen=True):
 
     database: Database
     embedders: EmbedderSource
+    turns: Turns
 
 
 def retry_seconds(retries: int) -> float:
@@ -77,6 +83,7 @@ class _Run:
     ) -> None:
         self._database = services.database
         self._embedders = services.embedders
+        self._turns = services.turns
         self._job = job
         self._stopping = stopping
         self._size = BatchSize()
@@ -88,54 +95,62 @@ class _Run:
             begun = await begin_job(connection, self._job.job_id)
         if begun is None:
             return None
-        while not self._stopping():
+        patient = begun.age_seconds < PATIENCE_SECONDS
+        blocked, wait = 0, None
+        while wait is None and not self._stopping():
             generation, ingests, left = await self._claim(begun.collection_id)
-            if not left:
+            if ingests:
+                blocked, wait = 0, await self._index(generation, ingests, patient=patient)
+            elif left:
+                blocked, wait = blocked + 1, await self._let_older_versions_pass(blocked)
+            else:
                 await self._finish(generation)
                 return None
-            if not ingests:
-                # Older versions of these documents come first, and another job has them.
-                return await self._postpone(None, ORDER_SECONDS)
-            patient = begun.age_seconds < PATIENCE_SECONDS
-            wait = await self._index(generation, ingests, patient=patient)
-            if wait is not None:
-                return wait
-        return await self._postpone(None, 0.0)
+        return await self._postpone(None, 0.0) if wait is None else wait
 
     async def _claim(self, collection_id: int) -> tuple[Generation, list[ClaimedIngest], bool]:
         """The generation to write, the next documents, and whether any are left."""
         async with self._database.write(self._job.team_id) as connection:
             generation = await hold_generation(connection, collection_id)
-            ingests = await claim(
-                connection,
-                self._job.job_id,
-                documents=BATCH_DOCUMENTS,
-                payload_bytes=self._size.payload_bytes,
-            )
+            ingests = await claim(connection, self._job.job_id, effort=self._size.effort)
             left = bool(ingests) or await ingests_left(connection, self._job.job_id)
         return generation, ingests, left
+
+    async def _let_older_versions_pass(self, times: int) -> float | None:
+        """Another job has the older versions: it is nearly done, or it needs this one's place."""
+        if times >= ORDER_TURNS:
+            return await self._postpone(None, 0.0)
+        await asyncio.sleep(ORDER_SECONDS)
+        return None
 
     async def _index(
         self, generation: Generation, claimed: Sequence[ClaimedIngest], *, patient: bool
     ) -> float | None:
         """Index a batch; seconds to wait if the embedder has to recover first."""
         batch = Batch(self._database, self._embedders, generation, self._job.job_id)
-        poison = [(ingest, ABANDONED) for ingest in claimed if ingest.attempts > MAX_ATTEMPTS]
-        await batch.fail(poison)
         ingests = [ingest for ingest in claimed if ingest.attempts <= MAX_ATTEMPTS]
-        began = time.perf_counter()
+        await batch.fail([(ingest, ABANDONED) for ingest in claimed if ingest not in ingests])
         try:
-            self._records += await batch.index(ingests)
+            await self._take_turn(batch, ingests)
         except GenerationChangedError:
             await self._give_back(ingests)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_back(ingests))
+            raise
         except ProviderError as error:
             await self._give_back(ingests)
             if patient:
                 seconds = error.retry_after or retry_seconds(self._job.retries)
                 return await self._postpone(f"waiting for the embedder: {error}", seconds)
             await batch.fail([(ingest, str(error)) for ingest in ingests])
-        self._size.adapt(time.perf_counter() - began)
         return None
+
+    async def _take_turn(self, batch: Batch, ingests: Sequence[ClaimedIngest]) -> None:
+        suspicious = any(ingest.attempts > ALONE_AFTER for ingest in ingests)
+        async with self._turns.take(alone=suspicious):
+            began = time.perf_counter()
+            self._records += await batch.index(ingests)
+            self._size.adapt(time.perf_counter() - began)
 
     async def _give_back(self, ingests: Sequence[ClaimedIngest]) -> None:
         async with self._database.write(self._job.team_id) as connection:

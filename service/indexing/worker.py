@@ -10,6 +10,7 @@ from service.errors import UnavailableError
 from service.indexing.embedding import EmbedderSource
 from service.indexing.job import IndexingServices, retry_seconds, run_job
 from service.indexing.mishaps import error_site
+from service.indexing.turns import Turns
 from service.telemetry import log
 
 LEASE_SECONDS = 4.0
@@ -35,7 +36,7 @@ class Worker:
         lease_seconds: float = LEASE_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        self._services = IndexingServices(database, embedders)
+        self._services = IndexingServices(database, embedders, Turns())
         self._dsn = dsn
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds

@@ -1,0 +1,45 @@
+"""Who may work at the same time within one process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+
+class Turns:
+    """Ordinary work runs side by side; what may bring the process down runs alone.
+
+    Otherwise the document that stops the worker would take those beside it along each time.
+    """
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._beside = 0
+        self._alone = False
+
+    @contextlib.asynccontextmanager
+    async def take(self, *, alone: bool) -> AsyncIterator[None]:
+        """Wait for a turn and hold it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._alone)
+            if alone:
+                await self._clear_the_room()
+            else:
+                self._beside += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                if alone:
+                    self._alone = False
+                else:
+                    self._beside -= 1
+                self._changed.notify_all()
+
+    async def _clear_the_room(self) -> None:
+        self._alone = True
+        try:
+            await self._changed.wait_for(lambda: self._beside == 0)
+        except BaseException:
+            self._alone = False
+            self._changed.notify_all()
+            raise
