@@ -49,11 +49,14 @@ def requires(*scopes: KeyScope, whole_team: bool = False) -> Guard:
     async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
         services: Services = connection.app.state.services
         name = connection.path_params.get("name")
-        access = await _authenticate(services, connection, name)
+        possible = name if name and NAME.fullmatch(name) else None
+        access = await _authenticate(services, connection, possible)
         if not access.principal.scopes & set(scopes):
             raise ForbiddenError(f"the key needs the scope {' or '.join(scopes)}")
         if whole_team and access.principal.collection_ids is not None:
             raise ForbiddenError("the key is limited to some collections")
+        if name != possible:
+            raise InvalidRequestError.at("/name", f"must match ^{NAME.pattern}$")
         if name is not None and access.collection is None:
             raise NotFoundError("unknown collection")
         connection.state.access = access
@@ -91,8 +94,6 @@ async def provide_collection(
 
 async def _authenticate(services: Services, connection: Connection, name: str | None) -> Access:
     key = _given_key(connection)
-    if name is not None and not NAME.fullmatch(name):
-        raise InvalidRequestError.at("/name", f"a collection's name matches ^{NAME.pattern}$")
     team = connection.headers.get("x-team")
     root = services.settings.root_api_key
     if root is not None and same_key(key, root.get_secret_value()):

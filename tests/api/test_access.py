@@ -8,7 +8,9 @@ import pytest
 from litestar import Litestar
 from support.api import ROOT_KEY, client_of, new_collection, new_key, problem, serving
 
-from service.app import ROUTES
+from service.app import ROUTES, create_app_for
+from service.errors import ConfigurationError
+from service.settings import Settings
 
 EVERY_SCOPE = ["search", "index", "admin"]
 
@@ -88,6 +90,15 @@ async def test_another_team_in_the_header_is_404_for_an_ordinary_key(
     unknown = await client.get("/v1/collections", headers={**key, "X-Team": "unknown"})
     assert own.status_code == 200
     assert problem(other, 404) == problem(unknown, 404)
+
+
+async def test_without_a_valid_key_nothing_else_is_looked_at(app: Litestar) -> None:
+    async with without_key(app) as client:
+        for headers in ({}, {"X-API-Key": "unknown"}):
+            for path in ("/v1/collections/no%20name", "/v1/keys?limit=0", "/v1/teams?bogus=1"):
+                problem(await client.get(path, headers=headers), 401)
+            posted = await client.post("/v1/collections", content=b"{", headers=headers)
+            problem(posted, 401)
 
 
 OPENS = {
@@ -258,6 +269,11 @@ async def test_a_search_authenticates_and_finds_its_collection_in_one_statement(
     # Refused after the guard, before the search.
     problem(await client.post("/v1/collections/docs/search", json={}, headers=key), 400)
     assert len(statements) == 1
+
+
+def test_without_a_database_there_is_no_app() -> None:
+    with pytest.raises(ConfigurationError):
+        create_app_for("all", Settings())
 
 
 def test_search_and_indexing_apps_share_the_routes_out() -> None:
