@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 
 from service import __version__
 from service.api import (
+    collection_settings,
     collections,
     documents,
     health,
@@ -56,8 +57,8 @@ READ: Sequence[ControllerRouterHandler] = (
 )
 SEARCH: Sequence[ControllerRouterHandler] = (search.search,)
 WRITE: Sequence[ControllerRouterHandler] = (
-    collections.create_collection,
-    collections.change_collection,
+    collection_settings.create_collection,
+    collection_settings.change_collection,
     collections.delete_collection,
     documents.post_documents,
     documents.patch_document,

@@ -1,108 +1,31 @@
-"""Collections: create, list, look at, change, delete."""
+"""Collections: list, look at, delete."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from litestar import Request, delete, get, patch, post
+from litestar import Request, delete, get
 from litestar.datastructures import State
-from litestar.params import JSONBody
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from service.api.access import CurrentCollection, CurrentPrincipal, any_scope, requires
-from service.api.fields import Count, GivenKey, Limit, ModelName, Name, Offset, Share
-from service.api.problems import CREATING, EVERYWHERE
+from service.api.fields import Limit, Offset
+from service.api.problems import EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import catalog
-from service.db.catalog import CollectionRecord, NewCollection
-from service.db.keys import NewKey, forget_collection, insert_key
+from service.db.catalog import CollectionRecord
+from service.db.keys import forget_collection
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection
 from service.errors import (
-    ConflictError,
-    InvalidRequestError,
     NotFoundError,
-    ProviderError,
     UnavailableError,
 )
 from service.models import (
     AnalyzerKind,
-    FusionMethod,
-    Mode,
     SearchDefaults,
-    Weights,
 )
-from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER, provider_names
-from service.security import hash_key, new_key, same_key
 from service.telemetry import log
-
-DEFAULT_CHUNK_SIZE = 512
-OVERLAP_PART = 8
-"""Without an overlap of its own a chunk shares an eighth of its size with the next."""
-
-
-class LegWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Share of each leg in the fused score; not both 0."""
-
-    dense: Share
-    lexical: Share
-
-
-class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a collection is searched when a request does not say; null is the automatic choice."""
-
-    mode: Mode = "hybrid"
-    method: FusionMethod | None = None
-    weights: LegWeights | None = None
-    rrf_k: Count | None = None
-    fetch_k: Count = 40
-
-
-class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change of the search settings; null returns to the automatic choice."""
-
-    mode: Mode | UnsetType = UNSET
-    method: FusionMethod | UnsetType | None = UNSET
-    weights: LegWeights | UnsetType | None = UNSET
-    rrf_k: Count | UnsetType | None = UNSET
-    fetch_k: Count | UnsetType = UNSET
-
-
-class EmbeddingChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who makes the vectors: `local` (the bundled model) or `none` (the client, or nobody)."""
-
-    provider: Annotated[str, Meta(min_length=1, max_length=64)] = "local"
-    model: ModelName | None = None
-    dim: Annotated[int, Meta(ge=1, le=16_000)] | None = None
-
-
-class Chunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens of a chunk, and how many of them it shares with the one before it."""
-
-    size: Annotated[int, Meta(ge=16, le=8192)] = DEFAULT_CHUNK_SIZE
-    overlap: Annotated[int, Meta(ge=0, le=8191)] | None = None
-
-
-class CollectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new collection; only `name` is required."""
-
-    name: Name
-    language: Annotated[str, Meta(min_length=1, max_length=63)] = "simple"
-    analyzer: AnalyzerKind = "language"
-    embedding: EmbeddingChoice = EmbeddingChoice()
-    search: SearchSettings = SearchSettings()
-    chunking: Chunking = Chunking()
-    collection_key: bool | GivenKey = False
-
-
-class CollectionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change; all but `search` is fixed when the index is built and answers 409."""
-
-    search: SearchChanges = SearchChanges()
-    language: Any | UnsetType = UNSET
-    analyzer: Any | UnsetType = UNSET
-    embedding: Any | UnsetType = UNSET
-    chunking: Any | UnsetType = UNSET
 
 
 class EmbeddingInfo(msgspec.Struct, frozen=True):
@@ -148,31 +71,6 @@ class CollectionList(msgspec.Struct, frozen=True):
     total: int
 
 
-@post(
-    "/collections",
-    guards=[requires("admin", whole_team=True)],
-    responses=CREATING,
-    status_code=201,
-    summary="Create a collection",
-    tags=["collections"],
-)
-async def create_collection(
-    data: JSONBody[CollectionRequest],
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-) -> CollectionInfo:
-    """Create a collection with its first generation; with `collection_key` also a key for it."""
-    new = await _checked(data, services)
-    key = _collection_key(data.collection_key, services)
-    async with services.database.administer() as connection:
-        collection_id, _ = await catalog.insert_collection(connection, principal.team_id, new)
-        if key is not None:
-            stored = NewKey(data.name, hash_key(key), ["index", "search"], [collection_id])
-            await insert_key(connection, principal.team_id, stored)
-        record = await _describe(connection, principal.team_id, collection_id)
-    return _info(record, key)
-
-
 @get(
     "/collections",
     guards=[any_scope],
@@ -194,7 +92,7 @@ async def list_collections(
             connection, principal.team_id, only=only, limit=limit, offset=offset
         )
         total = await catalog.count_collections(connection, principal.team_id, only=only)
-    return CollectionList([_info(record) for record in records], total)
+    return CollectionList([info_of(record) for record in records], total)
 
 
 @get(
@@ -211,31 +109,7 @@ async def get_collection(
 ) -> CollectionInfo:
     """The configuration of a collection, its active generation and its counts."""
     async with services.database.administer() as connection:
-        return _info(await _describe(connection, principal.team_id, collection.id))
-
-
-@patch(
-    "/collections/{name:str}",
-    guards=[requires("admin")],
-    responses=CREATING,
-    summary="Change a collection",
-    tags=["collections"],
-)
-async def change_collection(
-    data: JSONBody[CollectionChanges],
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    collection: CurrentCollection,
-) -> CollectionInfo:
-    """Change how a collection is searched; nothing is re-indexed."""
-    _refuse_rebuilds(data)
-    async with services.database.administer() as connection:
-        current = await catalog.lock_collection(connection, collection.id)
-        if current is None:
-            raise NotFoundError("unknown collection")
-        changed = _changed(current.search, data.search)
-        await catalog.update_search(connection, collection.id, changed)
-        return _info(await _describe(connection, principal.team_id, collection.id))
+        return info_of(await describe(connection, principal.team_id, collection.id))
 
 
 async def drop_tables(request: Request[Any, Any, State]) -> None:
@@ -270,97 +144,16 @@ async def delete_collection(
         await catalog.delete_collection(connection, collection.id)
 
 
-async def _checked(data: CollectionRequest, services: Services) -> NewCollection:
-    if not await services.languages.known(data.language):
-        known = ", ".join(services.languages.names())
-        raise InvalidRequestError.at("/language", f"must be one of: {known}")
-    model, dim = await _embedding(data.embedding, services)
-    size, overlap = data.chunking.size, data.chunking.overlap
-    overlap = size // OVERLAP_PART if overlap is None else overlap
-    if overlap >= size:
-        raise InvalidRequestError.at("/chunking/overlap", f"must be less than the size, {size}")
-    search = data.search
-    return NewCollection(
-        name=data.name,
-        search=SearchDefaults(
-            mode=search.mode,
-            method=search.method,
-            weights=_weights(search.weights),
-            rrf_k=search.rrf_k,
-            fetch_k=search.fetch_k,
-        ),
-        provider=data.embedding.provider,
-        model=model,
-        dim=dim,
-        language=data.language,
-        analyzer=data.analyzer,
-        chunk_size=size,
-        chunk_overlap=overlap,
-    )
-
-
-async def _embedding(asked: EmbeddingChoice, services: Services) -> tuple[str | None, int | None]:
-    if asked.provider not in provider_names():
-        known = ", ".join(provider_names())
-        raise InvalidRequestError.at("/embedding/provider", f"must be one of: {known}")
-    if asked.provider == NO_PROVIDER:
-        if asked.model is not None:
-            raise InvalidRequestError.at("/embedding/model", "provider none has no model")
-        return None, asked.dim
-    model = asked.model or DEFAULT_MODELS.get(asked.provider)
-    if model is None:
-        raise InvalidRequestError.at("/embedding/model", "is required for this provider")
-    try:
-        embedder = await services.embedders.find(asked.provider, model, asked.dim)
-    except ProviderError as error:
-        raise InvalidRequestError.at("/embedding", str(error)) from error
-    return model, embedder.dim
-
-
-def _weights(given: LegWeights | None) -> Weights | None:
-    if given is None:
-        return None
-    if given.dense + given.lexical == 0:
-        raise InvalidRequestError.at("/search/weights", "must not both be 0")
-    return Weights(given.dense, given.lexical)
-
-
-def _collection_key(asked: bool | str, services: Services) -> str | None:
-    if isinstance(asked, bool):
-        return new_key() if asked else None
-    root = services.settings.root_api_key
-    if root is not None and same_key(asked, root.get_secret_value()):
-        raise ConflictError("the key cannot be used, choose another")
-    return asked
-
-
-def _refuse_rebuilds(data: CollectionChanges) -> None:
-    for field in ("language", "analyzer", "embedding", "chunking"):
-        if getattr(data, field) is not UNSET:
-            raise ConflictError(
-                f"{field} is fixed when the index is built: changing it needs a re-index",
-            )
-
-
-def _changed(current: SearchDefaults, changes: SearchChanges) -> SearchDefaults:
-    given: dict[str, Any] = {
-        field: getattr(changes, field)
-        for field in SearchChanges.__struct_fields__
-        if getattr(changes, field) is not UNSET
-    }
-    if "weights" in given:
-        given["weights"] = _weights(given["weights"])
-    return msgspec.structs.replace(current, **given)
-
-
-async def _describe(connection: Connection, team_id: int, collection_id: int) -> CollectionRecord:
+async def describe(connection: Connection, team_id: int, collection_id: int) -> CollectionRecord:
+    """A collection with its counts; raises `NotFoundError`."""
     records = await catalog.describe_collections(connection, team_id, only=[collection_id])
     if not records:
         raise NotFoundError("unknown collection")
     return records[0]
 
 
-def _info(record: CollectionRecord, key: str | None = None) -> CollectionInfo:
+def info_of(record: CollectionRecord, key: str | None = None) -> CollectionInfo:
+    """A collection as a client sees it."""
     collection, generation = record.collection, record.collection.generation
     return CollectionInfo(
         name=collection.name,
