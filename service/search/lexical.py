@@ -73,7 +73,7 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
         if chosen and total > generation.row_budget:
             break
         chosen.append(one.lexeme)
-    tsquery = " | ".join(map(quote_lexeme, chosen))
+    tsquery = any_of(chosen)
     left_out = [one.lexeme for one in rarest[len(chosen) :]]
     if left_out:
         tsquery = f"{tsquery} | ({all_of(weights)})"
@@ -104,9 +104,12 @@ async def lexical_leg(
             chosen = LexicalPlan(tsquery, chosen.weights)
         if not lexemes or not chosen.tsquery:
             return NOTHING
-        candidates = await lexical_candidates(
-            connection, query, chosen.tsquery, _by_position(chosen.weights)
-        )
+        weights = _by_position(chosen.weights)
+        candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
+        if chosen.unseen_bound and len(candidates) < query.limit:
+            # Whoever asks for more rows than hold the rare words gets those with a common one.
+            chosen = LexicalPlan(any_of(chosen.weights), chosen.weights)
+            candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
     return LexicalAnswer(
         candidates,
         chosen.weights,
@@ -175,6 +178,11 @@ async def websearch_query(
         for wanted, unwanted in groups
         if wanted
     )
+
+
+def any_of(lexemes: Iterable[str]) -> str:
+    """A tsquery that one of the lexemes must match."""
+    return " | ".join(map(quote_lexeme, lexemes))
 
 
 def all_of(lexemes: Iterable[str]) -> str:
