@@ -15,7 +15,7 @@ _WORD = r"[A-Za-z0-9\x80-\U0010ffff]+"
 _JOINT = r"(?:->|::|_+|[-./\\:@#+]|&(?![\w.-]+=))"
 # `--flag`, `.NET`, `@scope/package`, `/etc`, `~/bin` and `../up`, but not in the middle of a token.
 _HEAD = r"(?<![\w/.@-])(?:--?(?=[A-Za-z])|\.(?=[A-Za-z])|@|(?:~|\.\.?)?/)"
-_TOKEN = re.compile(rf"({_HEAD})?({_WORD}(?:{_JOINT}{_WORD})*)(\+\+|#)?")
+_TOKEN = re.compile(rf"({_HEAD})?({_WORD}(?:{_JOINT}({_WORD}))*)(\+\+|#)?")
 _OUTER = re.compile(r"->|::|[/\\:@#+&]")
 _INNER = re.compile(r"[-._]+")
 _URL = re.compile(r"(?<![\w+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s<>\"`{}|\\^]+")
@@ -31,7 +31,7 @@ _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 # The server's parser reads 1e5 as a number and would cut 1e5f in two.
 _EXPONENT = re.compile(r"\d+e\d+[a-z]")
-_MOST_JOINED = 4
+_MOST_JOINED = 2
 
 
 class Token(NamedTuple):
@@ -108,8 +108,8 @@ def _take_apart(token: str) -> Token:
     token = _GROUPED.sub(lambda match: _ungrouped(match.group()), token)
     for match in _URL.finditer(token):
         parts.add_exact(match.group().rstrip(".,;:!?)'").lower(), 2)
-    for head, core, tail in _TOKEN.findall(token):
-        _add_token(parts, head, core, tail)
+    for head, core, last, tail in _TOKEN.findall(token):
+        _add_token(parts, head, core, last, tail)
     return parts.token()
 
 
@@ -120,10 +120,11 @@ def _ungrouped(number: str) -> str:
     return number.replace(",", "").replace("'", "")
 
 
-def _add_token(parts: _Parts, head: str, core: str, tail: str) -> None:
+def _add_token(parts: _Parts, head: str, core: str, last: str, tail: str) -> None:
     lower = core.lower()
-    if tail == "++" or (tail and len(core) == 1):
-        parts.add_exact(lower + tail, 2)
+    last = (last or core).lower()
+    if tail == "++" or (tail and len(last) == 1):
+        parts.add_exact(last + tail, 2)
         if len(core) == 1:
             return
     if head == "@" and "/" not in core:

@@ -77,7 +77,8 @@ def normalize(text: str) -> str:
     text = _SOFT_BREAK.sub("", text)
     text = _HYPHEN_BREAK.sub("-", text)
     text = text.replace("l\u00b7l", "ll").replace("L\u00b7L", "LL")
-    text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
+    text = unicodedata.normalize("NFC", text).translate(_CHARACTERS)
+    text = unicodedata.normalize("NFC", text)
     if "'" in text:
         text = _CYRILLIC_APOSTROPHE.sub("", text)
     return SPACELESS.sub(r" \g<0> ", text)

@@ -112,8 +112,11 @@ def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prep
 
 
 def _folded(words: Iterable[str], stop_words: frozenset[str]) -> list[str]:
-    """Stop words keep their accents: the server knows them by these."""
-    return [word if word.isascii() or word in stop_words else _fold_cached(word) for word in words]
+    """Words without accents; stop words keep theirs, since the server knows them by these."""
+    folded = (
+        word if word.isascii() or word in stop_words else _fold_cached(word) for word in words
+    )
+    return [word for word in folded if word]
 
 
 def _stop_pairs(words: Sequence[str], stop_words: frozenset[str]) -> Counter[str]:
