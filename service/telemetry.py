@@ -14,6 +14,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from structlog.processors import ExceptionRenderer
+from structlog.tracebacks import ExceptionDictTransformer
 
 from service import __version__
 from service.settings import Settings
@@ -80,7 +82,8 @@ def _configure_logs(level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _add_trace_ids,
-            structlog.processors.dict_tracebacks,
+            # Never the values of local variables: they hold texts and keys.
+            ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(
                 serializer=lambda event, **_: msgspec.json.encode(event).decode()
             ),

@@ -173,6 +173,7 @@ CREATE TABLE braid.ingests (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ON braid.ingests (job_id, id);
+CREATE INDEX ON braid.ingests (document_id);
 CREATE INDEX ingests_pending ON braid.ingests (document_id, id) WHERE status = 'pending';
 """
 

@@ -3,9 +3,8 @@
 import asyncio
 import random
 
-import asyncpg
-
 from service.db.pool import Database
+from service.errors import UnavailableError
 
 LOCK_TIMEOUT_MS = 100
 ATTEMPTS = 20
@@ -35,7 +34,7 @@ async def _drop_partition(database: Database, generation_id: int) -> bool:
             async with database.administer() as connection:
                 await connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
                 await connection.execute(DROP_PARTITION, generation_id)
-        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+        except UnavailableError:
             await asyncio.sleep(random.uniform(0.05, 0.15))  # noqa: S311 - a pause, no secret
         else:
             return True

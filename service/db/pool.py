@@ -10,6 +10,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pgvector.asyncpg import register_vector
 
 from service.errors import UnavailableError
+from service.telemetry import log
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
@@ -27,6 +28,13 @@ LOST_CONNECTION = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
+)
+# The same statement may succeed a moment later.
+PASSING_TROUBLE = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
 )
 
 
@@ -114,6 +122,14 @@ class Database:
                 yield connection
         except LOST_CONNECTION as error:
             raise UnavailableError("the database does not answer") from error
+        except PASSING_TROUBLE as error:
+            log.warning("database in trouble", error=type(error).__name__)
+            raise UnavailableError("the database cannot do this at the moment") from error
+        except asyncpg.PostgresError as error:
+            log.error("statement failed", error=type(error).__name__, sqlstate=error.sqlstate)
+            if pool is self._writers:
+                raise
+            raise UnavailableError("the database refused a query") from error
 
     async def close(self) -> None:
         """Close the pools; connections that do not come back in time are cut."""

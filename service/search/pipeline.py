@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-import asyncpg
 import msgspec
 
 from service.db.candidates import CandidateQuery
@@ -37,7 +36,7 @@ HYDRATION_SECONDS = 0.5
 EMBEDDING_SHARE = 0.7
 MAX_POOL = 4000
 MAX_ATTEMPTS = 3
-FAILURES = (TimeoutError, UnavailableError, ProviderError, asyncpg.PostgresError)
+FAILURES = (TimeoutError, UnavailableError, ProviderError)
 
 
 class EmbedderSource(Protocol):

@@ -5,6 +5,7 @@ import pytest
 from support.rows import stored_collection
 
 from service.db.pool import Database
+from service.errors import UnavailableError
 
 TABLES = ["collections", "generations", "documents", "jobs"]
 
@@ -74,7 +75,7 @@ async def test_a_writer_touches_only_its_team(database: Database) -> None:
 async def test_a_failed_statement_leaves_a_reader_as_it_was(database: Database) -> None:
     await stored_collection(database, ["one text"])
     for _ in range(10):
-        with pytest.raises(asyncpg.PostgresError):
+        with pytest.raises(UnavailableError, match="refused"):
             async with database.read(1) as connection:
                 await connection.execute("SELECT 1/0")
         async with database.read(1) as connection:
