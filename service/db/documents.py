@@ -65,10 +65,6 @@ FROM unnest($1::bigint[], $2::text[]) AS failed (id, reason) WHERE d.id = failed
 
 SET_METADATA = "UPDATE braid.documents SET metadata = $2, updated_at = now() WHERE id = $1"
 DELETE = "DELETE FROM braid.documents WHERE id = $1"
-FIND = """
-SELECT id, doc_id, status, failure_reason FROM braid.documents
-WHERE collection_id = $1 AND doc_id = $2
-"""
 
 
 class LockedDocument(msgspec.Struct, frozen=True):
@@ -91,15 +87,6 @@ class DocumentVersion(msgspec.Struct, frozen=True):
     language: str | None
     summary: str | None
     text: str | None
-
-
-class DocumentState(msgspec.Struct, frozen=True):
-    """A document's row and whether it can be searched."""
-
-    id: int
-    doc_id: str
-    status: DocumentStatus
-    failure_reason: str | None
 
 
 async def hold_generation(connection: Connection, collection_id: int) -> Generation:
@@ -162,14 +149,6 @@ async def set_metadata(connection: Connection, document: int, metadata: Metadata
 async def delete_row(connection: Connection, document: int) -> None:
     """Delete a document's row and what waits for it."""
     await connection.execute(DELETE, document)
-
-
-async def find_document(
-    connection: Connection, collection_id: int, doc_id: str
-) -> DocumentState | None:
-    """The state of a document."""
-    row = await connection.fetchrow(FIND, collection_id, doc_id)
-    return DocumentState(*row) if row else None
 
 
 def as_json(metadata: Metadata) -> str:

@@ -1,5 +1,7 @@
 """What a generation's rows have in common, brought up to date after documents were written."""
 
+from collections.abc import Sequence
+
 import asyncpg
 import msgspec
 
@@ -7,11 +9,13 @@ from service.db.pool import Connection, Database
 from service.models import Generation
 
 EXACT_ROWS = 10_000
-SMALL_ROWS = 2_000
 BATCH_ROWS = 2_000
 SAMPLED_PAGES = 1_000
-TOLERATED_DRIFT = {SMALL_ROWS: 0.001, EXACT_ROWS: 0.01}
+TOLERATED_DRIFT = {200: 0.001, 2_000: 0.01}
+"""Share of the average by rows: to rewrite a row costs as much as to index it, about 1 ms."""
 LARGE_DRIFT = 0.1
+LOADING_ROWS = 1_000
+"""Beyond, the last of several waiting jobs sets right what the others leave."""
 GROWTH = 1.2
 
 # Rows without a lexeme never match, so they say nothing about the length of those that do.
@@ -25,9 +29,22 @@ FROM braid.chunks TABLESAMPLE SYSTEM ($2) WHERE generation_id = $1
 """
 PAGES = "SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::int"
 
+IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM braid.chunks WHERE generation_id = $1)"
+EXPECTED_LENGTH = """
+SELECT (avg(length) FILTER (WHERE length > 0))::float8
+FROM unnest($2::text[], $3::text[]) AS given (exact, words)
+CROSS JOIN LATERAL braid.document_length(
+    exact::tsvector || to_tsvector($1::text::regconfig, words)) AS length
+"""
+MORE_JOBS = """
+SELECT count(*) > 1 FROM braid.jobs
+WHERE collection_id = $1 AND kind = 'ingest' AND status IN ('pending', 'processing')
+"""
+
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('braid average length', $1))"
 # Whoever writes rows of the generation holds it in SHARE mode, so this waits for their commits.
-HOLD = "SELECT average_length FROM braid.generations WHERE id = $1 FOR NO KEY UPDATE"
+HOLD = "SELECT id FROM braid.generations WHERE id = $1 FOR NO KEY UPDATE"
+IN_USE = "SELECT average_length FROM braid.generations WHERE id = $1"
 RECOMPUTE = """
 WITH batch AS MATERIALIZED (
     SELECT id FROM braid.chunks WHERE generation_id = $1 AND id > $2 ORDER BY id LIMIT $3
@@ -55,6 +72,28 @@ class _Length(msgspec.Struct, frozen=True):
     average: float | None
 
 
+async def is_empty(connection: Connection, generation_id: int) -> bool:
+    """Whether a generation has no rows yet."""
+    empty: bool = await connection.fetchval(IS_EMPTY, generation_id)
+    return empty
+
+
+async def seed_average_length(
+    database: Database,
+    generation: Generation,
+    configuration: str,
+    lexemes: Sequence[tuple[str, str]],
+) -> None:
+    """Expect of an empty generation the length of its first rows (exact lexemes and words)."""
+    async with database.write(generation.team_id) as connection:
+        await connection.fetchval(HOLD, generation.id)
+        if await is_empty(connection, generation.id):
+            exact, words = zip(*lexemes, strict=True)
+            length = await connection.fetchval(EXPECTED_LENGTH, configuration, exact, words)
+            if length is not None:
+                await connection.execute(SET_AVERAGE, generation.id, length)
+
+
 async def refresh_average_length(database: Database, generation: Generation) -> bool:
     """Follow the average length when it drifted, and BM25 of all rows with it; whether it did.
 
@@ -63,10 +102,10 @@ async def refresh_average_length(database: Database, generation: Generation) -> 
     higher numbers. Stopped half-way, the old average still stands and the drift with it.
     """
     async with database.write(generation.team_id) as connection:
-        if await _drifted(connection, generation.id) is None:
+        if await _drifted(connection, generation) is None:
             return False
         await connection.execute(ONE_AT_A_TIME, generation.id)
-        average = await _drifted(connection, generation.id)
+        average = await _drifted(connection, generation)
         if average is None:
             return False
         await _recompute(database, generation, average)
@@ -83,17 +122,22 @@ async def analyze_if_grown(database: Database, generation_id: int) -> bool:
     return True
 
 
-async def _drifted(connection: Connection, generation_id: int) -> float | None:
+async def _drifted(connection: Connection, generation: Generation) -> float | None:
     """The real average length, if it is too far from the one in use."""
-    measured = await _measure(connection, generation_id)
-    in_use = await connection.fetchval(
-        "SELECT average_length FROM braid.generations WHERE id = $1", generation_id
-    )
+    measured = await _measure(connection, generation.id)
+    in_use = await connection.fetchval(IN_USE, generation.id)
     if measured.average is None or in_use is None:
         return None
     bounds = (drift for rows, drift in TOLERATED_DRIFT.items() if measured.rows <= rows)
     tolerated = next(bounds, LARGE_DRIFT)
+    if measured.rows > LOADING_ROWS and await _more_jobs(connection, generation):
+        tolerated = LARGE_DRIFT
     return measured.average if abs(measured.average / in_use - 1) > tolerated else None
+
+
+async def _more_jobs(connection: Connection, generation: Generation) -> bool:
+    more: bool = await connection.fetchval(MORE_JOBS, generation.collection_id)
+    return more
 
 
 async def _measure(connection: Connection, generation_id: int) -> _Length:

@@ -11,6 +11,7 @@ from service.db.chunks import RefusedRowsError, stored_rows
 from service.db.ingests import ClaimedIngest
 from service.db.jobs import JobProgress
 from service.db.pool import Database
+from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError
 from service.indexing.chunking import Chunking, chunking_of
 from service.indexing.embedding import EmbedderSource, Embeddings, embed_texts
@@ -50,6 +51,8 @@ class _New(msgspec.Struct, frozen=True):
     keys: list[Key]
     to_embed: list[Key]
     analyzer: Analyzer
+    first: bool
+    """The generation has no rows yet."""
 
 
 class Batch:
@@ -123,6 +126,7 @@ class Batch:
                 connection, self._generation.id, [one.ingest.document for one in planned]
             )
             analyzer = await load_analyzer(connection, self._generation)
+            first = await is_empty(connection, self._generation.id)
         keys = [
             (number, at)
             for number, one in enumerate(planned)
@@ -134,7 +138,7 @@ class Batch:
             for key, record in records.items()
             if embedder is not None and record.vector is None and record.text
         ]
-        return _New(keys, to_embed, analyzer)
+        return _New(keys, to_embed, analyzer, first)
 
     async def _embed(
         self, planned: Sequence[PlannedDocument], new: _New, embedder: Embedder | None
@@ -160,6 +164,13 @@ class Batch:
         ]
         keys = [key for key in new.keys if key[0] not in refused]
         lexemes = await self._lexemes(planned, keys, new.analyzer)
+        if new.first and lexemes:
+            await seed_average_length(
+                self._database,
+                self._generation,
+                new.analyzer.configuration,
+                [(one.exact, one.words) for one in lexemes.values()],
+            )
         material: list[dict[int, Material]] = [{} for _ in planned]
         for number, at in keys:
             made, given = vectors.get((number, at)), planned[number].records[at].vector

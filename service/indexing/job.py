@@ -162,7 +162,8 @@ class _Run:
         return seconds
 
     async def _finish(self, generation: Generation) -> None:
-        await refresh_average_length(self._database, generation)
+        async with self._turns.upkeep:
+            await refresh_average_length(self._database, generation)
         async with self._database.write(self._job.team_id) as connection:
             totals = await finish_job(connection, self._job.job_id)
         if totals is not None:

@@ -15,6 +15,8 @@ class Turns:
         self._changed = asyncio.Condition()
         self._beside = 0
         self._alone = False
+        self.upkeep = asyncio.Lock()
+        """One refresh of a generation at a time: each takes several connections."""
 
     @contextlib.asynccontextmanager
     async def take(self, *, alone: bool) -> AsyncIterator[None]:
