@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pstdev
 from typing import Literal
 
 import msgspec
@@ -96,7 +95,8 @@ def scale_by_distribution(scores: Sequence[float]) -> list[float]:
     """
     if not scores:
         return []
-    mean, deviation = fmean(scores), pstdev(scores)
+    mean = math.fsum(scores) / len(scores)
+    deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
     if deviation <= 1e-12 * max(1.0, abs(mean)):
         return [0.5] * len(scores)
     return [min(1.0, max(0.0, (score - mean) / (6 * deviation) + 0.5)) for score in scores]
