@@ -131,7 +131,7 @@ async def test_a_recomputation_that_stopped_half_way_is_done_again(
     async with database.administer() as connection:
         await connection.execute("UPDATE braid.generations SET average_length = 60")
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     batches = 0
@@ -141,12 +141,12 @@ async def test_a_recomputation_that_stopped_half_way_is_done_again(
         nonlocal batches
         batches += 1
         if batches == 4:
-            raise Stopped
+            raise StoppedError
         return write(self, team_id)
 
     with monkeypatch.context() as patch:
         patch.setattr(Database, "write", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             await refresh_average_length(database, collection.generation)
     assert (await averages(database, collection))[0] == 60
     assert not await is_consistent(database, collection)
