@@ -2,7 +2,6 @@
 
 from service.text.lexemes import lexeme_hash as lexeme_hash
 from service.text.lexemes import quote_lexeme as quote_lexeme
-from service.text.lexemes import tsquery_literal as tsquery_literal
 from service.text.lexemes import tsvector_literal as tsvector_literal
 from service.text.normalize import clean as clean
 from service.text.prepare import Analyzer as Analyzer

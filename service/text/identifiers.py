@@ -30,7 +30,7 @@ _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 # The server's parser reads 1e5 as a number and would cut 1e5f in two.
-_EXPONENT = re.compile(r"\d+e\d+[a-z]")
+_EXPONENT = re.compile(r"\d+e\d+\D")
 _MOST_JOINED = 2
 
 
@@ -60,14 +60,14 @@ class _Parts:
 
     def add_word(self, word: str) -> None:
         """Add a lower-case word; one that the server would cut or drop is kept whole."""
-        if len(word) > MAX_LEXEME or _EXPONENT.match(word):
-            self.add_exact(word, 2)
-        else:
+        if _is_one_token(word):
             self.words.append(word)
+        else:
+            self.add_exact(word, 2)
 
     def add_variant(self, word: str) -> None:
         """Add another form of words that are there already."""
-        if len(word) <= MAX_LEXEME and not _EXPONENT.match(word):
+        if _is_one_token(word):
             self.variants.append(word)
 
     def add_exact(self, whole: str, count: int = 1) -> None:
@@ -94,6 +94,11 @@ def analyze(token: str) -> str | Token:
     if len(token) == 1 and unicodedata.category(token) == "So":
         return Token((), exact=(token,))
     return _take_apart(token)
+
+
+def _is_one_token(word: str) -> bool:
+    """Whether the server's parser takes the word whole."""
+    return len(word) <= MAX_LEXEME and not _EXPONENT.match(fold(word))
 
 
 def _clip(lexeme: str) -> str:

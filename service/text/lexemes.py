@@ -1,6 +1,6 @@
 """Lexemes as the server reads them: quoted literals and the number of a lexeme's dimension."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import md5
 
 from service.text.normalize import clean
@@ -13,11 +13,6 @@ def quote_lexeme(lexeme: str) -> str:
     """The lexeme quoted for ::tsquery and ::tsvector."""
     escaped = clean(lexeme)[0].replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
-
-
-def tsquery_literal(lexemes: Iterable[str]) -> str:
-    """Any of the lexemes, for ::tsquery; empty without lexemes."""
-    return " | ".join(quote_lexeme(lexeme) for lexeme in lexemes if clean(lexeme)[0])
 
 
 def tsvector_literal(lexemes: Mapping[str, int]) -> str:

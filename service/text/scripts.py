@@ -26,7 +26,8 @@ def _marks(ranges: str) -> str:
     return "".join(chr(code) for code in codes if unicodedata.category(chr(code))[0] == "M")
 
 
-_CLUSTER = re.compile(f".[{_marks(_SOUTH_EAST_ASIAN)}]*")
+_MARKS = _marks(_SOUTH_EAST_ASIAN)
+_CLUSTER = re.compile(f"[^{_MARKS}][{_MARKS}]*")
 
 
 def ngrams(run: str) -> tuple[list[str], list[str]]:
@@ -39,7 +40,7 @@ def ngrams(run: str) -> tuple[list[str], list[str]]:
         units, size = list(run), 2
     else:
         units, size = _CLUSTER.findall(run), 3
-    size = min(size, len(units))
+    size = max(1, min(size, len(units)))
     return _slide(units, size), [gram for n in range(1, size) for gram in _slide(units, n)]
 
 

@@ -21,7 +21,7 @@ class Clause(msgspec.Struct, frozen=True):
     """It starts a group of its own: `or` stands before it."""
 
 
-_CLAUSE = re.compile(r'(?<![^\s"])(-?)"([^"]*)(?:"|$)|([^\s"]+)')
+_CLAUSE = re.compile(r'(-?)"([^"]*)(?:"|$)|([^\s"]+)')
 _PUNCTUATION = string.punctuation + string.whitespace
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
 
@@ -32,13 +32,14 @@ def parse_websearch(text: str) -> tuple[Clause, ...]:
     A quote that nobody closes lasts to the end, a minus before a blank is punctuation, and `or`
     is a word where it has nothing on one of its sides.
     """
-    found = [_clause(*match) for match in _CLAUSE.findall(text.translate(_QUOTES))]
+    read = (_clause(*match) for match in _CLAUSE.findall(text.translate(_QUOTES)))
+    found = [clause for clause in read if clause.text.strip(_PUNCTUATION)]
     clauses: list[Clause] = []
     alternative = False
-    for place, clause in enumerate(found):
-        if _is_or(clause) and clauses and not alternative and place + 1 < len(found):
+    for place, clause in enumerate(found, start=1):
+        if _is_or(clause) and clauses and not alternative and place < len(found):
             alternative = True
-        elif clause.text.strip(_PUNCTUATION):
+        else:
             clauses.append(msgspec.structs.replace(clause, alternative=alternative))
             alternative = False
     return tuple(clauses)
