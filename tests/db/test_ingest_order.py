@@ -157,9 +157,7 @@ async def test_a_patch_may_leave_the_chunks_alone(database: Database, dsn: str) 
             collection,
             {"doc_id": "a", "chunks": [{"id": "0", "text": "t"}], "summary": "s"},
         )
-        patched = await patch_metadata(
-            database, collection, "a", {"v": 1}, apply_to_chunks=False
-        )
+        patched = await patch_metadata(database, collection, "a", {"v": 1}, apply_to_chunks=False)
     assert patched == 1
     assert column(await rows(database, collection, "a"), "metadata") == ["{}", '{"v": 1}']
 

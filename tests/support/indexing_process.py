@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.hashed_embedder import HashedEmbedder
+from support.indexing import OneEmbedder
+
 from service.db.pool import open_database
 from service.indexing.worker import Worker
 from service.providers.base import EmbeddingBatch
-from support.hashed_embedder import HashedEmbedder
-from support.indexing import OneEmbedder
 
 LEASE_SECONDS = 0.6
 SECONDS_A_TEXT = 0.008
