@@ -44,7 +44,7 @@ class Token(NamedTuple):
     exact: tuple[str, ...] = ()
     """Whole tokens, each as often as it counts."""
     identifiers: tuple[str, ...] = ()
-    """Those of `exact` that name one thing."""
+    """What names one thing: of `exact`, or words with capitals or digits inside."""
     short: tuple[str, ...] = ()
     """N-grams shorter than those among the words, for queries as short as they are."""
 

@@ -27,6 +27,15 @@ def clean(text: str) -> tuple[str, bool]:
     return cleaned, len(cleaned) != len(text)
 
 
+_REMEMBERED = 65_536
+
+
+def _remember(table: dict[int, str | None], code: int, plain: str) -> str | None:
+    if len(table) < _REMEMBERED:
+        table[code] = plain or None
+    return plain or None
+
+
 class _Characters(dict[int, str | None]):
     """Code point -> its plain spelling: a `str.translate` table that fills itself."""
 
@@ -39,8 +48,7 @@ class _Characters(dict[int, str | None]):
             plain = "".join(map(_plain, unicodedata.normalize("NFKC", character)))
         if unicodedata.category(character) == "No" and not _is_subscript(character):
             plain = f" {plain} "
-        self[code] = plain or None
-        return self[code]
+        return _remember(self, code, plain)
 
 
 def _is_subscript(character: str) -> bool:
@@ -130,8 +138,7 @@ class _BaseLetters(dict[int, str | None]):
         else:
             latin = _DECOMPOSED.match(letter)
             base = _POINTS.sub("", unicodedata.normalize("NFD", letter) if latin else letter)
-        self[code] = base or None
-        return self[code]
+        return _remember(self, code, base)
 
 
 _BASE_LETTERS = _BaseLetters()
