@@ -23,6 +23,7 @@ LOST_CONNECTION = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -107,8 +108,8 @@ class Database:
     @contextlib.asynccontextmanager
     async def _transaction(self, pool: Pool, begin: str) -> AsyncIterator[Connection]:
         async with self._acquire(pool) as connection:
-            await connection.execute(begin + self._prelude)
             try:
+                await connection.execute(begin + self._prelude)
                 yield connection
             except BaseException:
                 await _roll_back(connection)

@@ -14,7 +14,7 @@ from service.db.pool import Database
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError
 from service.indexing.chunking import Chunking, chunking_of
-from service.indexing.embedding import EmbedderSource, Embeddings, embed_texts
+from service.indexing.embedding import Embeddings, embed_texts
 from service.indexing.mishaps import error_site
 from service.indexing.payload import unpack
 from service.indexing.planning import (
@@ -31,7 +31,7 @@ from service.indexing.writing import (
     write_documents,
 )
 from service.models import Generation
-from service.providers.base import Embedder
+from service.providers.base import Embedder, EmbedderSource
 from service.telemetry import log, stage
 from service.text import Analyzer
 

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
 import stamina
 
 from service.errors import ProviderError
-from service.models import Generation, Vector
+from service.models import Vector
 from service.providers.base import Embedder
 
 BATCH_TEXTS = 64
@@ -18,14 +17,6 @@ CONCURRENCY = 4
 CALL_SECONDS = 120.0
 PATIENCE_SECONDS = 10.0
 """Longest wait within a call's retries; a longer one frees the worker for other jobs."""
-
-
-class EmbedderSource(Protocol):
-    """Hands out the embedder of a generation."""
-
-    async def get(self, generation: Generation) -> Embedder | None:
-        """The generation's embedder, None when it has none; raises `ProviderError`."""
-        ...
 
 
 class Embeddings(msgspec.Struct, frozen=True):

@@ -14,10 +14,10 @@ from service.db.queue import QueuedJob
 from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
 from service.indexing.batch import Batch
-from service.indexing.embedding import EmbedderSource
 from service.indexing.turns import Turns
 from service.indexing.writing import GenerationChangedError
 from service.models import Generation
+from service.providers.base import EmbedderSource
 from service.telemetry import log, stage
 
 MAX_ATTEMPTS = 12

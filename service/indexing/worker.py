@@ -7,10 +7,10 @@ import random
 from service.db.pool import Database
 from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
 from service.errors import UnavailableError
-from service.indexing.embedding import EmbedderSource
 from service.indexing.job import IndexingServices, retry_seconds, run_job
 from service.indexing.mishaps import error_site
 from service.indexing.turns import Turns
+from service.providers.base import EmbedderSource
 from service.telemetry import log
 
 LEASE_SECONDS = 4.0

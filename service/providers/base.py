@@ -5,9 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from service.models import Vector
+from service.models import Generation, Vector
 
-__all__ = ["Embedder", "EmbeddingBatch", "Vector"]
+__all__ = ["Embedder", "EmbedderSource", "EmbeddingBatch", "Vector"]
 
 
 class EmbeddingBatch(msgspec.Struct, frozen=True):
@@ -41,4 +41,12 @@ class Embedder(Protocol):
 
     async def close(self) -> None:
         """Release sessions, threads and connections."""
+        ...
+
+
+class EmbedderSource(Protocol):
+    """Hands out the embedder of a generation."""
+
+    async def get(self, generation: Generation) -> Embedder | None:
+        """The generation's embedder, None when it has none; raises `ProviderError`."""
         ...

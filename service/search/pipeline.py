@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,8 +11,8 @@ from service.db.candidates import CandidateQuery
 from service.db.dense import dense_candidates
 from service.db.pool import Database
 from service.errors import ProviderError, UnavailableError
-from service.models import Candidate, Collection, Generation, Vector
-from service.providers.base import Embedder
+from service.models import Candidate, Collection, Vector
+from service.providers.base import EmbedderSource
 from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
 from service.search.grouping import Selection, select_chunks, select_documents
 from service.search.lexical import LexicalAnswer, lexical_leg
@@ -37,14 +37,6 @@ EMBEDDING_SHARE = 0.7
 MAX_POOL = 4000
 MAX_ATTEMPTS = 3
 FAILURES = (TimeoutError, UnavailableError, ProviderError)
-
-
-class EmbedderSource(Protocol):
-    """Hands out the embedder of a generation."""
-
-    async def get(self, generation: Generation) -> Embedder | None:
-        """The generation's embedder, None when it has none; raises `ProviderError`."""
-        ...
 
 
 class NoEmbedderError(ProviderError):
