@@ -1,6 +1,6 @@
 """Lexemes for the server: hashes that never change, and quoting."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text import lexeme_hash, quote_lexeme, tsvector_literal
@@ -13,6 +13,7 @@ def test_the_hash_of_a_lexeme_is_the_same_for_ever() -> None:
     assert lexeme_hash("e-4012") == 0x1AB7FA0 + 1
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_hashes_are_dimensions_of_a_sparse_vector(lexeme: str) -> None:
     assert 1 <= lexeme_hash(lexeme) <= 2**28

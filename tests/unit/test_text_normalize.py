@@ -4,7 +4,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text import Analyzer, clean, prepare
@@ -50,6 +50,7 @@ def test_a_hyphen_that_breaks_no_word_stays(text: str) -> None:
     assert normalize(text) == text
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_composed_and_decomposed_text_is_prepared_alike(text: str) -> None:
     for analyzer in (ENGLISH, TRIGRAM):
@@ -57,6 +58,7 @@ def test_composed_and_decomposed_text_is_prepared_alike(text: str) -> None:
         assert composed == prepare(unicodedata.normalize("NFD", text), analyzer)
 
 
+@settings(deadline=None)
 @given(PRINTABLE)
 def test_full_width_forms_are_prepared_like_ascii(text: str) -> None:
     wide = "".join(chr(ord(character) + 0xFEE0) for character in text)

@@ -1,12 +1,10 @@
 # ruff: noqa: RUF001 - the characters are meant
 """What a text and a query share: the same words, the same names, the same n-grams."""
 
-import random
 import string
-from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text import Analyzer, Prepared, prepare
@@ -190,6 +188,7 @@ TEXTS = (
 )
 
 
+@settings(deadline=None)
 @given(TEXTS, st.data())
 def test_what_is_pasted_from_a_text_asks_only_for_lexemes_of_the_text(
     text: str, data: st.DataObject
@@ -210,6 +209,7 @@ def test_what_is_pasted_from_a_text_asks_only_for_lexemes_of_the_text(
         assert all(query.exact[lexeme] <= document.exact[lexeme] for lexeme in query.exact)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("abcABC ._-/:\\@+#"), max_size=40), st.data())
 def test_the_words_of_any_cut_at_a_joint_are_words_of_the_text(
     text: str, data: st.DataObject
@@ -227,6 +227,7 @@ def _long(prepared: Prepared) -> set[str]:
     return {word for word in prepared.phrase.split() if len(word) > 1}
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from(string.printable[:95]), max_size=60))
 def test_case_changes_neither_words_nor_whole_lexemes(text: str) -> None:
     for analyzer in ANALYZERS:
@@ -235,6 +236,7 @@ def test_case_changes_neither_words_nor_whole_lexemes(text: str) -> None:
         assert upper.exact == lower.exact == prepare(text, analyzer).exact
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_words_stand_apart_by_single_blanks(text: str) -> None:
     prepared = prepare(text, ENGLISH)
@@ -258,74 +260,10 @@ def test_trigrams_of_a_word_never_reach_over_a_blank() -> None:
     assert prepare("ab cd", TRIGRAM).exact == {}
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("abcdeé.-/"), min_size=3, max_size=30), st.data())
 def test_every_substring_of_a_word_shares_all_its_trigrams(word: str, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(word)))
     last = data.draw(st.integers(first, len(word)))
     asked = prepare(word[first:last], TRIGRAM).exact
     assert set(asked) <= set(prepare(word, TRIGRAM).exact)
-
-
-HUGE = 400_000
-
-
-def _random_words(digits: int) -> str:
-    numbers = random.Random(digits)
-    return " ".join(f"{numbers.getrandbits(4 * digits):0{digits}x}" for _ in range(40_000))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        _random_words(8),
-        _random_words(32),
-        "x" * HUGE,
-        "1" * HUGE,
-        "1." * (HUGE // 2),
-        "1,000" + ",000" * (HUGE // 4),
-        "a/" * (HUGE // 2),
-        "a&" * (HUGE // 2),
-        "aB" * (HUGE // 2),
-        "a-\n" * (HUGE // 3),
-        "-" * HUGE,
-        "\u0301" * HUGE,
-        "部署" * (HUGE // 2),
-        "".join(map(chr, range(0x4E00, 0x9FFF))) * 10,
-        "http://" * (HUGE // 7),
-    ],
-    ids=lambda text: f"{text[:8]!r}",
-)
-@pytest.mark.parametrize("analyzer", ANALYZERS, ids=lambda analyzer: analyzer.kind)
-def test_hostile_texts_are_prepared_within_the_size_of_a_tsvector(
-    text: str, analyzer: Analyzer
-) -> None:
-    prepared = prepare(text, analyzer)
-    counts = Counter(prepared.words.split())
-    counts.update(prepared.exact)
-    counts.update(prepared.stop_pairs)
-    lengths = {lexeme: len(lexeme.encode()) for lexeme in counts}
-    assert max(lengths.values(), default=0) < 2046
-    assert sum(lengths[one] + 2 * min(count, 255) for one, count in counts.items()) <= 900_000
-
-
-def test_an_overlong_token_is_one_lexeme_that_still_finds_itself() -> None:
-    token = "Ab3" * 1000
-    document = prepare(f"before {token} after", ENGLISH)
-    query = prepare(token, ENGLISH)
-    assert lexemes(query) == set(query.exact)
-    assert lexemes(query) <= lexemes(document)
-    assert lexemes(query).isdisjoint(lexemes(prepare(token[:-1], ENGLISH)))
-
-
-def test_a_text_with_too_many_lexemes_is_prepared_from_its_beginning() -> None:
-    words = _random_words(32).split()
-    prepared = prepare(" ".join(words), SIMPLE).words.split()
-    assert 15_000 < len(prepared) < 40_000
-    assert words[0] in prepared
-
-
-@pytest.mark.parametrize("text", ["", " \n", "!?", "\x00", "\ud800", "'", "--", "\\"])
-def test_a_text_without_words_has_no_lexemes(text: str) -> None:
-    for analyzer in ANALYZERS:
-        prepared = prepare(text, analyzer)
-        assert (prepared.words, dict(prepared.exact), dict(prepared.stop_pairs)) == ("", {}, {})

@@ -1,7 +1,7 @@
 """The query language with quotes, minus and `or`."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text import Clause, parse_websearch
@@ -32,6 +32,7 @@ def test_a_query_is_read_as_websearch_does(query: str, clauses: list[Clause]) ->
     assert parse_websearch(query) == tuple(clauses)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from('ab "-or\n“”\x00\ud800!')) | st.text())
 def test_every_text_is_a_query_and_no_word_is_lost(query: str) -> None:
     clauses = parse_websearch(query)
