@@ -29,7 +29,8 @@ from service.db.embedded import EmbeddedPostgres
 from service.db.keys import find_root_access
 from service.db.migrate import migrate
 from service.db.pool import Database, open_database
-from service.search.lexical import lexical_leg
+from service.search.lexical import CorpusCache, lexical_leg
+from service.search.packed import PackedIndex
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
 
@@ -116,7 +117,7 @@ async def measure(database: Database, port: int, asked: list[Query]) -> None:
     assert access is not None
     collection = access.collection
     assert collection is not None
-    statistics_cache = StatisticsCache()
+    statistics_cache = CorpusCache(StatisticsCache(), PackedIndex())
     legs = CandidateQuery(collection.generation.id, "chunks", None, 40, None)
 
     async def dense(query: Query) -> None:

@@ -41,6 +41,8 @@ from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
 from service.providers.embedders import Embedders
 from service.providers.registry import EmbedderOptions
+from service.search.lexical import CorpusCache
+from service.search.packed import PackedIndex
 from service.search.pipeline import SearchServices
 from service.search.statistics import StatisticsCache
 from service.settings import Settings, load_settings
@@ -217,7 +219,7 @@ def _services(settings: Settings, database: Database, embedders: Embedders) -> S
         settings=settings,
         database=database,
         embedders=embedders,
-        search=SearchServices(database, embedders, StatisticsCache()),
+        search=SearchServices(database, embedders, CorpusCache(StatisticsCache(), PackedIndex())),
         gate=Gate(settings.max_concurrent_searches),
         languages=Languages(database),
         schema_revision=newest_revision(),

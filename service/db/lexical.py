@@ -133,9 +133,12 @@ async def lexical_candidates(
 
     `weights`: idf x query tf by the lexeme's position (from 1) in the document vectors.
     """
-    # pgvector's Python type counts from 0.
-    vector = SparseVector({place - 1: weight for place, weight in weights.items()}, HASH_SPACE)
-    arguments: list[object] = [vector, tsquery]
+    arguments: list[object] = [sparse_weights(weights), tsquery]
     condition = f"{eligible(query, arguments)} AND tsv @@ $2::text::tsquery"
     statement = best_first(query, "-(bm25 <#> $1)", condition, arguments)
     return as_candidates(await connection.fetch(statement, *arguments))
+
+
+def sparse_weights(weights: Mapping[int, float]) -> SparseVector:
+    """The query side of BM25; pgvector's Python type counts positions from 0."""
+    return SparseVector({place - 1: weight for place, weight in weights.items()}, HASH_SPACE)

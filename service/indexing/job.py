@@ -14,6 +14,7 @@ from service.db.queue import QueuedJob
 from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
 from service.indexing.batch import Batch
+from service.indexing.packing import pack_if_grown
 from service.indexing.turns import Turns
 from service.indexing.writing import GenerationChangedError
 from service.models import Generation
@@ -176,3 +177,4 @@ class _Run:
                 seconds=round(time.perf_counter() - self._started, 3),
             )
         await analyze_if_grown(self._database, generation.id)
+        await pack_if_grown(self._database, generation)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,9 @@ from service.db.lexical import (
     phrase_queries,
 )
 from service.db.pool import Connection, Database
+from service.db.segments import Segment
 from service.models import Candidate, Generation
+from service.search.packed import PackedAnswer, PackedIndex, PackedWeights, search_packed
 from service.search.request import SearchPlan
 from service.search.statistics import EXACT_ROWS, StatisticsCache
 from service.text import (
@@ -51,6 +54,15 @@ class LexicalAnswer(msgspec.Struct, frozen=True):
     exact: bool
     rare_identifier: bool
     """The query holds an identifier that few rows hold."""
+    path: Literal["gin", "packed"] = "gin"
+    """Whether the index of the rows answered, or the packed posting lists."""
+
+
+class CorpusCache(msgspec.Struct, frozen=True):
+    """What a process remembers of the corpora it searches."""
+
+    statistics: StatisticsCache
+    packed: PackedIndex
 
 
 NOTHING = LexicalAnswer([], {}, exact=True, rare_identifier=False)
@@ -82,80 +94,130 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
 
 
 async def lexical_leg(
-    database: Database, statistics: StatisticsCache, plan: SearchPlan, query: CandidateQuery
+    database: Database, corpus: CorpusCache, plan: SearchPlan, query: CandidateQuery
 ) -> LexicalAnswer:
     """Rank the rows of the plan's generation by BM25 for its text."""
     generation = plan.collection.generation
-    text, operator = plan.text or "", plan.request.lexical.operator
-    clauses = parse_websearch(text)[:MAX_TOKENS] if operator == "websearch" else ()
-    if clauses:
-        text = " ".join(clause.text for clause in clauses if not clause.negated)
-    known = await statistics.of(database, generation)
+    known = await corpus.statistics.of(database, generation)
     async with database.read(generation.team_id) as connection:
         analyzer = await load_analyzer(connection, generation)
-        prepared = _bounded(prepare(text, analyzer))
-        counter = _Counter(connection, statistics, generation, analyzer, known.rows)
-        lexemes, rows = await counter.lexemes(prepared)
-        chosen = plan_lexical(lexemes, rows, generation)
+        return await _Leg(connection, corpus, plan, query, analyzer, known.rows).answer()
+
+
+class _Leg:
+    """One query on one connection."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        connection: Connection,
+        corpus: CorpusCache,
+        plan: SearchPlan,
+        query: CandidateQuery,
+        analyzer: Analyzer,
+        rows: int,
+    ) -> None:
+        self._connection = connection
+        self._corpus = corpus
+        self._plan = plan
+        self._generation = plan.collection.generation
+        self._query = query
+        self._analyzer = analyzer
+        self._rows = rows
+        self._segments: Sequence[Segment] = ()
+
+    async def answer(self) -> LexicalAnswer:
+        operator = self._plan.request.lexical.operator
+        text = self._plan.text or ""
+        clauses: Sequence[Clause] = ()
+        if operator == "websearch":
+            clauses = parse_websearch(text)[:MAX_TOKENS]
+            text = " ".join(clause.text for clause in clauses if not clause.negated)
+        prepared = _clipped(prepare(text, self._analyzer))
+        if operator == "and":
+            # A row need not hold a word in every way that it may be written.
+            prepared = msgspec.structs.replace(prepared, words=_first(prepared.phrase))
+        if self._rows > EXACT_ROWS:
+            self._segments = await self._corpus.packed.segments(self._connection, self._generation)
+        lexemes = await self._lexemes(prepared)
+        if not lexemes:
+            return NOTHING
+        chosen = plan_lexical(lexemes, self._rows, self._generation)
         if operator == "and":
             chosen = LexicalPlan(all_of(chosen.weights), chosen.weights)
         elif operator == "websearch":
-            tsquery = await websearch_query(connection, analyzer, clauses)
+            tsquery = await websearch_query(self._connection, self._analyzer, clauses)
             chosen = LexicalPlan(tsquery, chosen.weights)
-        if not lexemes or not chosen.tsquery:
+        rare = _has_rare_identifier(prepared, lexemes, self._rows)
+        if self._segments and operator == "or" and self._query.filter is None:
+            answer = await self._packed(chosen)
+            if answer is not None:
+                return LexicalAnswer(
+                    answer.candidates, chosen.weights, answer.exact, rare, path="packed"
+                )
+        return await self._bounded(chosen, rare_identifier=rare)
+
+    async def _packed(self, chosen: LexicalPlan) -> PackedAnswer | None:
+        return await search_packed(
+            self._connection,
+            self._corpus.packed,
+            self._segments,
+            self._query,
+            PackedWeights(
+                _by_position(chosen.weights), any_of(chosen.weights), self._generation.k1
+            ),
+        )
+
+    async def _bounded(self, chosen: LexicalPlan, *, rare_identifier: bool) -> LexicalAnswer:
+        if not chosen.tsquery:
             return NOTHING
+        connection, query = self._connection, self._query
         weights = _by_position(chosen.weights)
         candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
         if chosen.unseen_bound and len(candidates) < query.limit:
             # Whoever asks for more rows than hold the rare words gets those with a common one.
             chosen = LexicalPlan(any_of(chosen.weights), chosen.weights)
             candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
-    return LexicalAnswer(
-        candidates,
-        chosen.weights,
-        exact=_is_proven(candidates, chosen, plan.request.k),
-        rare_identifier=_has_rare_identifier(prepared, lexemes, rows),
-    )
+        exact = _is_proven(candidates, chosen, self._plan.request.k)
+        return LexicalAnswer(candidates, chosen.weights, exact, rare_identifier, path="gin")
 
-
-class _Counter:
-    """Counts the lexemes of one query on one connection."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        statistics: StatisticsCache,
-        generation: Generation,
-        analyzer: Analyzer,
-        rows: int,
-    ) -> None:
-        self._connection = connection
-        self._statistics = statistics
-        self._generation = generation
-        self._configuration = analyzer.configuration
-        self._rows = rows
-
-    async def lexemes(self, prepared: Prepared) -> tuple[list[QueryLexeme], int]:
-        """Lexemes with their frequencies, and the rows of the generation.
+    async def _lexemes(self, prepared: Prepared) -> list[QueryLexeme]:
+        """Lexemes with their frequencies.
 
         A query of nothing but stop words is asked by its adjacent pairs of them.
         """
-        lexemes, rows = await self._count(prepared)
+        lexemes = await self._count(prepared)
         if not lexemes and prepared.stop_pairs:
             return await self._count(Prepared("", prepared.stop_pairs, (), {}))
-        return lexemes, rows
+        return lexemes
 
-    async def _count(self, prepared: Prepared) -> tuple[list[QueryLexeme], int]:
+    async def _count(self, prepared: Prepared) -> list[QueryLexeme]:
+        connection, generation = self._connection, self._generation
+        configuration = self._analyzer.configuration
         if self._rows <= EXACT_ROWS:
-            return await counted_lexemes(
-                self._connection, self._generation.id, self._configuration, prepared
+            counted, rows = await counted_lexemes(
+                connection, generation.id, configuration, prepared
             )
-        found = await self._statistics.lexemes(self._connection, self._configuration, prepared)
-        frequencies = await self._statistics.frequencies(
-            self._connection, self._generation, list(found)
+            self._rows = rows
+            return counted
+        found = await self._corpus.statistics.lexemes(connection, configuration, prepared)
+        if self._segments:
+            self._rows = sum(segment.rows for segment in self._segments)
+            frequencies = await self._packed_frequencies(list(found))
+        else:
+            frequencies = await self._corpus.statistics.frequencies(
+                connection, generation, list(found)
+            )
+        return [QueryLexeme(lexeme, tf, frequencies[lexeme]) for lexeme, tf in found.items()]
+
+    async def _packed_frequencies(self, lexemes: Sequence[str]) -> dict[str, int]:
+        places = {lexeme: lexeme_hash(lexeme) for lexeme in lexemes}
+        lists = await self._corpus.packed.lists(
+            self._connection, self._segments, list(set(places.values()))
         )
-        lexemes = [QueryLexeme(lexeme, tf, frequencies[lexeme]) for lexeme, tf in found.items()]
-        return lexemes, self._rows
+        return {
+            lexeme: sum(len(lists[segment.id, place].ordinals) for segment in self._segments)
+            for lexeme, place in places.items()
+        }
 
 
 async def websearch_query(
@@ -190,14 +252,18 @@ def all_of(lexemes: Iterable[str]) -> str:
     return " & ".join(map(quote_lexeme, lexemes))
 
 
-def _bounded(prepared: Prepared) -> Prepared:
+def _clipped(prepared: Prepared) -> Prepared:
     """At most `MAX_TOKENS` of each kind, however much text was pasted."""
     return msgspec.structs.replace(
         prepared,
-        words=" ".join(prepared.words.split(" ", MAX_TOKENS)[:MAX_TOKENS]),
+        words=_first(prepared.words),
         exact=dict(islice(prepared.exact.items(), MAX_TOKENS)),
         stop_pairs=dict(islice(prepared.stop_pairs.items(), MAX_TOKENS)),
     )
+
+
+def _first(words: str) -> str:
+    return " ".join(words.split(" ", MAX_TOKENS)[:MAX_TOKENS])
 
 
 def _by_position(weights: Mapping[str, float]) -> dict[int, float]:

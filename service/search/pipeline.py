@@ -15,7 +15,7 @@ from service.models import Candidate, Collection, Vector
 from service.providers.base import EmbedderSource
 from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
 from service.search.grouping import Selection, select_chunks, select_documents
-from service.search.lexical import LexicalAnswer, lexical_leg
+from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.present import Presented, present
 from service.search.request import SearchPlan, SearchRequest, plan_search
 from service.search.response import (
@@ -25,7 +25,6 @@ from service.search.response import (
     SearchResponse,
     StageName,
 )
-from service.search.statistics import StatisticsCache
 from service.telemetry import Stage, log, stage
 
 T = TypeVar("T")
@@ -48,7 +47,7 @@ class SearchServices(msgspec.Struct, frozen=True):
 
     database: Database
     embedders: EmbedderSource
-    statistics: StatisticsCache
+    corpus: CorpusCache
 
 
 class Legs(msgspec.Struct, frozen=True):
@@ -149,10 +148,11 @@ class _Search:
         services = self._services
 
         async def run(stage: Stage) -> LexicalAnswer:
-            answer = await lexical_leg(services.database, services.statistics, self._plan, query)
+            answer = await lexical_leg(services.database, services.corpus, self._plan, query)
             stage.facts["candidates"] = len(answer.candidates)
             stage.facts["terms_used"] = len(answer.weights)
             stage.facts["exact"] = answer.exact
+            stage.facts["path"] = answer.path
             return answer
 
         return await self._attempt("lexical", self._legs_time(), run)

@@ -307,6 +307,7 @@ async def test_operators_decide_how_words_combine(client: httpx.AsyncClient) -> 
 
     assert await found("rotate key", "or") == {"both", "key", "rotate", "apart"}
     assert await found("rotate key", "and") == {"both", "apart"}
+    assert await found("rotate-the-key", "and") == {"both"}
     assert await found('"rotate the key"', "websearch") == {"both"}
     assert await found("rotate -key", "websearch") == {"rotate"}
     assert await found("picture or alone", "websearch") == {"rotate", "key"}

@@ -14,7 +14,8 @@ from service.db.lexical import QueryLexeme
 from service.db.pool import Database
 from service.models import Collection, Generation
 from service.search import lexical, statistics
-from service.search.lexical import LexicalAnswer, idf, lexical_leg, plan_lexical
+from service.search.lexical import CorpusCache, LexicalAnswer, idf, lexical_leg, plan_lexical
+from service.search.packed import PackedIndex
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
 
@@ -60,7 +61,7 @@ async def ask(
 ) -> LexicalAnswer:
     plan = plan_search(SearchRequest(Query(text=text), mode="text", k=k), collection)
     query = CandidateQuery(collection.generation.id, "chunks", None, limit, None)
-    return await lexical_leg(database, StatisticsCache(), plan, query)
+    return await lexical_leg(database, CorpusCache(StatisticsCache(), PackedIndex()), plan, query)
 
 
 @pytest.mark.parametrize("exact_rows", [2000, 0], ids=["counted", "from statistics"])

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from service.db.pool import Database
 from service.models import Collection, Generation, SearchDefaults
 
+# Row n is chunk c<n>; every tenth may be a summary, and a document may have several rows.
 INSERT = """
     INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-                              text, content_hash, length, embedding, tsv, bm25)
-    SELECT $1, 1, ordinal, 'chunk', 'c' || lpad(ordinal::text, 6, '0'), 'd' || ordinal, 0, words,
-           decode(md5(words), 'hex'), braid.document_length(tsv), embedding, tsv,
-           braid.bm25_document(tsv, braid.document_length(tsv), $4, 1.2, 0.75)
-    FROM unnest($2::text[], $3::halfvec[]) WITH ORDINALITY AS given (words, embedding, ordinal),
-         LATERAL (SELECT to_tsvector('simple', words) AS tsv) AS made
+                              text, content_hash, length, tsv, bm25)
+    SELECT $1, 1, n / $5, CASE WHEN $6 AND n % 10 = 0 THEN 'summary' ELSE 'chunk' END,
+           'c' || lpad(n::text, 6, '0'), 'd' || n / $5, n % $5, words, decode(md5(words), 'hex'),
+           braid.document_length(tsv), tsv,
+           braid.bm25_document(tsv, braid.document_length(tsv), $3, 1.2, 0.75)
+    FROM unnest($2::text[]) WITH ORDINALITY AS given (words, ordinal),
+         LATERAL (SELECT to_tsvector('simple', words) AS tsv, $4 + ordinal AS n) AS made
 """
 
 
@@ -22,8 +24,10 @@ async def stored_collection(
     *,
     name: str = "rows",
     row_budget: int = 8000,
+    rows_a_document: int = 1,
+    summaries: bool = False,
 ) -> Collection:
-    """A collection without an embedder that holds these texts, one chunk a document."""
+    """A collection without an embedder that holds these texts as rows 1, 2, ..."""
     average = sum(len(text.split()) for text in texts) / max(1, len(texts))
     async with database.administer() as connection:
         collection_id = await connection.fetchval(
@@ -42,9 +46,6 @@ async def stored_collection(
             generation_id,
         )
         await connection.execute("SELECT braid.create_partition($1)", generation_id)
-        vectors = [None] * len(texts)
-        await connection.execute(INSERT, generation_id, list(texts), vectors, average)
-        await connection.execute(f"ANALYZE braid.chunks_{generation_id:d}")
     generation = Generation(
         id=generation_id,
         team_id=1,
@@ -62,4 +63,30 @@ async def stored_collection(
         row_budget=row_budget,
         average_length=average,
     )
+    await add_rows(
+        database, generation, texts, rows_a_document=rows_a_document, summaries=summaries
+    )
     return Collection(collection_id, 1, name, SearchDefaults(), generation)
+
+
+async def add_rows(
+    database: Database,
+    generation: Generation,
+    texts: Sequence[str],
+    *,
+    after: int = 0,
+    rows_a_document: int = 1,
+    summaries: bool = False,
+) -> None:
+    """Store texts as the rows after + 1, after + 2, ... and renew the statistics."""
+    async with database.administer() as connection:
+        await connection.execute(
+            INSERT,
+            generation.id,
+            list(texts),
+            generation.average_length,
+            after,
+            rows_a_document,
+            summaries,
+        )
+        await connection.execute(f"ANALYZE braid.chunks_{generation.id:d}")

@@ -1,0 +1,186 @@
+"""Packed postings and the bounded GIN path give the same ranking, whatever was written since."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.rows import add_rows, stored_collection
+
+from service.db.candidates import CandidateQuery
+from service.db.pool import Database
+from service.db.segments import PostingList
+from service.indexing import packing
+from service.indexing.packing import pack_if_grown, segments_to_merge
+from service.models import Collection
+from service.search import lexical, statistics
+from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
+from service.search.packed import PackedIndex
+from service.search.postings import Accumulator, WeightedList
+from service.search.request import Query, SearchRequest, plan_search
+from service.search.statistics import StatisticsCache
+
+WORDS = ["q" + "".join(chr(ord("a") + int(digit)) for digit in str(number)) for number in range(60)]
+numbers = itertools.count(1)
+PLACES = [1 / (place + 1) for place in range(len(WORDS))]
+
+
+def texts(rows: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, PLACES, k=chance.randint(1, 30))) for _ in range(rows)]
+
+
+@pytest.fixture(autouse=True)
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack tens of rows where production packs thousands."""
+    monkeypatch.setattr(packing, "FRESH_ROWS", 40)
+    monkeypatch.setattr(packing, "SEGMENT_ROWS", 150)
+    monkeypatch.setattr(lexical, "EXACT_ROWS", 0)
+    monkeypatch.setattr(statistics, "EXACT_ROWS", 0)
+
+
+async def ask(
+    database: Database, corpus: CorpusCache, collection: Collection, text: str, **how: object
+) -> LexicalAnswer:
+    query = CandidateQuery(
+        collection.generation.id,
+        how.get("scope", "chunks"),  # type: ignore[arg-type]
+        None,
+        how.get("limit", 10),  # type: ignore[arg-type]
+        how.get("per_document"),  # type: ignore[arg-type]
+    )
+    plan = plan_search(SearchRequest(Query(text=text), mode="text"), collection)
+    return await lexical_leg(database, corpus, plan, query)
+
+
+def fresh_corpus() -> CorpusCache:
+    return CorpusCache(StatisticsCache(), PackedIndex())
+
+
+def ranking(answer: LexicalAnswer) -> list[tuple[str, float]]:
+    return [(one.chunk_id, round(one.score, 5)) for one in answer.candidates]
+
+
+async def both_ways(
+    database: Database,
+    collection: Collection,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    **how: object,
+) -> tuple[LexicalAnswer, LexicalAnswer]:
+    packed = await ask(database, fresh_corpus(), collection, text, **how)
+    with monkeypatch.context() as patched:
+
+        async def no_packed(self: object, chosen: object) -> None:
+            return None
+
+        patched.setattr(lexical._Leg, "_packed", no_packed)
+        bounded = await ask(database, fresh_corpus(), collection, text, **how)
+    return packed, bounded
+
+
+async def test_a_packed_generation_answers_as_before(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = await stored_collection(database, texts(400, 1), row_budget=100_000)
+    before = await ask(database, fresh_corpus(), collection, f"{WORDS[3]} {WORDS[30]}")
+    assert before.path == "gin"
+    assert await pack_if_grown(database, collection.generation)
+    packed, bounded = await both_ways(database, collection, f"{WORDS[3]} {WORDS[30]}", monkeypatch)
+    assert (packed.path, bounded.path) == ("packed", "gin")
+    assert ranking(packed) == ranking(bounded)
+    assert [one.chunk_id for one in packed.candidates] == [
+        one.chunk_id for one in before.candidates
+    ]
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_both_paths_agree_under_random_writes(
+    database: Database, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    kind = {"rows_a_document": 3, "summaries": True}
+    collection = await stored_collection(
+        database,
+        texts(data.draw(st.integers(50, 300)), 5),
+        name=f"c{next(numbers)}",
+        row_budget=100_000,
+        **kind,
+    )
+    generation = collection.generation
+    for step in range(data.draw(st.integers(1, 4))):
+        await pack_if_grown(database, generation)
+        added = texts(data.draw(st.integers(0, 80)), 100 + step)
+        await add_rows(database, generation, added, after=1000 * (step + 1), **kind)
+        async with database.administer() as connection:
+            await connection.execute(
+                "DELETE FROM braid.chunks WHERE generation_id = $1 AND id % 7 = $2",
+                generation.id,
+                data.draw(st.integers(0, 6)),
+            )
+    words = data.draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6, unique=True))
+    how = {
+        "limit": data.draw(st.sampled_from([1, 10, 500])),
+        "per_document": data.draw(st.sampled_from([None, 1, 2])),
+        "scope": data.draw(st.sampled_from(["chunks", "both", "summaries"])),
+    }
+    packed, bounded = await both_ways(database, collection, " ".join(words), monkeypatch, **how)
+    assert packed.path == "packed"
+    assert ranking(packed) == ranking(bounded)
+
+
+def posting(rows: Sequence[int], levels: Sequence[int]) -> PostingList:
+    return PostingList(np.array(rows, np.int32), np.array(levels, np.uint8))
+
+
+@given(
+    lists=st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(0, 199), st.integers(1, 255), min_size=1),
+            st.floats(0.001, 10),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    keep=st.integers(1, 30),
+    probed=st.sampled_from([1, 10, 1000]),
+)
+def test_the_accumulator_finds_the_top_and_forgets_everything(
+    lists: list[tuple[dict[int, int], float]], keep: int, probed: int
+) -> None:
+    from service.search import postings as module  # noqa: PLC0415
+
+    expected: dict[int, float] = {}
+    weighted = []
+    for impacts, weight in lists:
+        rows = sorted(impacts)
+        weighted.append(WeightedList(posting(rows, [impacts[row] for row in rows]), weight))
+        for row in rows:
+            expected[row] = expected.get(row, 0.0) + impacts[row] * weight
+    accumulator = Accumulator(200)
+    old, module.PROBED_LENGTH = module.PROBED_LENGTH, probed
+    try:
+        for _ in range(2):
+            rows_found, scores = accumulator.top(weighted, keep)
+            best = sorted(expected.values(), reverse=True)[:keep]
+            assert scores.tolist() == pytest.approx(best, rel=1e-4)
+            assert [expected[row] for row in rows_found.tolist()] == pytest.approx(best, rel=1e-4)
+    finally:
+        module.PROBED_LENGTH = old
+    assert not accumulator._scores.any()
+
+
+def test_segments_are_merged_like_the_digits_of_a_counter() -> None:
+    from service.db.segments import Segment  # noqa: PLC0415
+
+    def segments(*sizes: int) -> list[Segment]:
+        return [Segment(number, 0, 1, rows, 1.0) for number, rows in enumerate(sizes)]
+
+    assert segments_to_merge(segments(1000), 40) == 0
+    assert segments_to_merge(segments(1000, 60), 40) == 1
+    assert segments_to_merge(segments(100, 60), 40) == 1  # 200 rows are more than a segment holds
