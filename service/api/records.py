@@ -120,7 +120,7 @@ async def list_documents(
         after=_after(cursor, order),
         include_vector=include_vector,
     )
-    async with services.database.read(collection.team_id) as connection:
+    async with services.database.read(collection.team_id, snapshot=True) as connection:
         listing = await list_records(connection, page)
     return RecordList(
         records=[_listed(one, include_vector) for one in listing.records],
@@ -140,7 +140,7 @@ async def get_document(
     doc_id: DocId, services: CurrentServices, collection: CurrentCollection
 ) -> Document:
     """A document with its chunks and summary as they are searched now."""
-    async with services.database.read(collection.team_id) as connection:
+    async with services.database.read(collection.team_id, snapshot=True) as connection:
         stored = await read_document(connection, collection.generation, doc_id)
     if stored is None:
         raise NotFoundError("unknown document")

@@ -1,12 +1,13 @@
 """Turns ranked rows into what a client reads, and adds what surrounds them."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import asyncpg
 import msgspec
 from pgvector import HalfVector, SparseVector
 
+from service.db.lexical import sparse_weights
 from service.db.pool import Connection
 from service.models import Metadata, RecordType, StoredChunk, Vector
 
@@ -19,22 +20,24 @@ IMPACTS = "SELECT id, bm25 FROM braid.searchable WHERE generation_id = $1 AND id
 DOCUMENTS = "SELECT id, doc_id, title, source, metadata FROM braid.documents WHERE id = ANY($1)"
 
 MAX_SIBLINGS = 1000
+MAX_RELATED = 10_000
+"""Siblings in one answer; with many hits each gets fewer."""
 HITS = (
-    "unnest($2::bigint[], $3::bigint[], $4::int[], $5::text[])"
-    " AS hit(row, document_id, position, chunk_id)"
+    "unnest($2::bigint[], $3::bigint[], $4::int[], $5::text[], $6::text[])"
+    " AS hit(row, document_id, position, chunk_id, type)"
 )
 OF_DOCUMENT = "generation_id = $1 AND document_id = hit.document_id"
 AROUND = f"""
     SELECT 'neighbours' AS relation, hit.row AS hit, near.* FROM {HITS} CROSS JOIN LATERAL (
         (SELECT {COLUMNS} FROM braid.searchable AS c
-         WHERE {OF_DOCUMENT} AND type = 'chunk'
+         WHERE {OF_DOCUMENT} AND type = 'chunk' AND hit.type = 'chunk'
            AND (c.position, c.chunk_id) < (hit.position, hit.chunk_id)
-         ORDER BY c.position DESC, c.chunk_id DESC LIMIT $6)
+         ORDER BY c.position DESC, c.chunk_id DESC LIMIT $7)
         UNION ALL
         (SELECT {COLUMNS} FROM braid.searchable AS c
-         WHERE {OF_DOCUMENT} AND type = 'chunk'
+         WHERE {OF_DOCUMENT} AND type = 'chunk' AND hit.type = 'chunk'
            AND (c.position, c.chunk_id) > (hit.position, hit.chunk_id)
-         ORDER BY c.position, c.chunk_id LIMIT $6)) AS near
+         ORDER BY c.position, c.chunk_id LIMIT $7)) AS near
 """
 SUMMARY = f"""
     SELECT 'summary' AS relation, hit.row AS hit, s.* FROM {HITS} CROSS JOIN LATERAL (
@@ -42,11 +45,16 @@ SUMMARY = f"""
 """
 
 
+HitKey: TypeAlias = tuple[int, int, int, str, RecordType]
+"""Row, document, position, chunk id and type of a hit."""
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """What to fetch around each hit."""
 
     siblings: int
-    siblings_by_relevance: bool
+    order: Vector | Mapping[int, float] | None
+    """What siblings are near to: a vector, weights of lexemes by position, or reading order."""
     neighbours: int
     summary: bool
 
@@ -96,28 +104,24 @@ def _entries(vector: SparseVector) -> dict[int, float]:
 
 
 async def surroundings(
-    connection: Connection,
-    generation_id: int,
-    hits: Sequence[tuple[int, int, int, str]],
-    wanted: Surroundings,
-    vector: Vector | None,
+    connection: Connection, generation_id: int, hits: Sequence[HitKey], wanted: Surroundings
 ) -> dict[int, dict[str, list[StoredChunk]]]:
-    """Siblings, neighbours and summary of all hits in one statement.
+    """Siblings, neighbours and summary of all hits in one statement, by row and relation.
 
-    `hits`: row, document, position and chunk id of each. Returns by row and relation; siblings
-    come by similarity to `vector` (without one in reading order), neighbours in reading order.
+    Siblings come as `wanted.order` says, neighbours in reading order; a summary has none.
     """
-    arguments: list[Any] = [generation_id, *map(list, zip(*hits, strict=True)), wanted.neighbours]
+    columns = [list(column) for column in zip(*hits, strict=True)]
+    arguments: list[Any] = [generation_id, *columns, wanted.neighbours]
     parts = []
     if wanted.neighbours:
         parts.append(AROUND)
     if wanted.summary:
         parts.append(SUMMARY)
     if wanted.siblings:
-        parts.append(_siblings(wanted, vector, arguments))
-    # Every part names $6 only when neighbours are asked; the cast keeps its type known.
+        parts.append(_siblings(wanted, len(hits), arguments))
+    # Only one part names $7; the cast keeps its type known to the others.
     statement = " UNION ALL ".join(f"({part})" for part in parts)
-    statement = f"SELECT * FROM ({statement}) AS found WHERE $6::int IS NOT NULL"
+    statement = f"SELECT * FROM ({statement}) AS found WHERE $7::int IS NOT NULL"
     related: dict[int, dict[str, list[StoredChunk]]] = {}
     for row in await connection.fetch(statement, *arguments):
         relations = related.setdefault(row["hit"], {})
@@ -127,12 +131,15 @@ async def surroundings(
     return related
 
 
-def _siblings(wanted: Surroundings, vector: Vector | None, arguments: list[Any]) -> str:
+def _siblings(wanted: Surroundings, hits: int, arguments: list[Any]) -> str:
     order = "position, chunk_id"
-    if wanted.siblings_by_relevance and vector is not None:
-        arguments.append(HalfVector(vector))
+    if isinstance(wanted.order, Mapping):
+        arguments.append(sparse_weights(wanted.order))
+        order = f"bm25 <#> ${len(arguments)} NULLS LAST, {order}"
+    elif wanted.order is not None:
+        arguments.append(HalfVector(wanted.order))
         order = f"embedding <=> ${len(arguments)} NULLS LAST, {order}"
-    arguments.append(min(wanted.siblings, MAX_SIBLINGS))
+    arguments.append(min(wanted.siblings, MAX_SIBLINGS, max(1, MAX_RELATED // hits)))
     return f"""
         SELECT 'siblings' AS relation, hit.row AS hit, s.* FROM {HITS} CROSS JOIN LATERAL (
             SELECT {COLUMNS} FROM braid.searchable

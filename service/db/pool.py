@@ -17,6 +17,7 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 # A generic plan over skewed collections cost 50 times the custom one; see docs/adr/0002.
 PLANNER_SETTINGS = {"plan_cache_mode": "force_custom_plan", "jit": "off"}
+BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ROLLBACK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 LOST_CONNECTION = (
@@ -73,18 +74,24 @@ class Database:
         self._prelude = "".join(f"; SET LOCAL {name} = '{on}'" for name, on in settings.items())
 
     @contextlib.asynccontextmanager
-    async def read(self, team_id: int) -> AsyncIterator[Connection]:
+    async def read(self, team_id: int, *, snapshot: bool = False) -> AsyncIterator[Connection]:
         """Read-only statements that see the searchable rows of one team.
 
-        Behind PgBouncer a session belongs to nobody, so there they share a transaction.
+        With `snapshot` they all see the rows as of one moment. Behind PgBouncer a session belongs
+        to nobody, so there they always share a transaction.
         """
+        begin = BEGIN_SNAPSHOT if snapshot else "BEGIN READ ONLY"
         if self._pgbouncer:
-            begin = f"BEGIN READ ONLY; SET LOCAL ROLE braid_search; {_of_team(team_id)}"
+            begin = f"{begin}; SET LOCAL ROLE braid_search; {_of_team(team_id)}"
             async with self._transaction(self._readers, begin) as connection:
                 yield connection
-        else:
-            async with self._acquire(self._readers) as connection:
-                await cast(_Reader, connection).act_for(team_id)
+            return
+        async with self._acquire(self._readers) as connection:
+            await cast(_Reader, connection).act_for(team_id)
+            if snapshot:
+                async with _transaction(connection, begin):
+                    yield connection
+            else:
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -107,14 +114,11 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, pool: Pool, begin: str) -> AsyncIterator[Connection]:
-        async with self._acquire(pool) as connection:
-            try:
-                await connection.execute(begin + self._prelude)
-                yield connection
-            except BaseException:
-                await _roll_back(connection)
-                raise
-            await connection.execute("COMMIT")
+        async with (
+            self._acquire(pool) as connection,
+            _transaction(connection, begin + self._prelude),
+        ):
+            yield connection
 
     @contextlib.asynccontextmanager
     async def _acquire(self, pool: Pool) -> AsyncIterator[Connection]:
@@ -140,6 +144,17 @@ class Database:
                     await pool.close()
             except TimeoutError:
                 pool.terminate()
+
+
+@contextlib.asynccontextmanager
+async def _transaction(connection: Connection, begin: str) -> AsyncIterator[None]:
+    try:
+        await connection.execute(begin)
+        yield
+    except BaseException:
+        await _roll_back(connection)
+        raise
+    await connection.execute("COMMIT")
 
 
 async def _roll_back(connection: Connection) -> None:

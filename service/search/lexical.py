@@ -163,7 +163,7 @@ class _Leg:
             self._segments,
             self._query,
             PackedWeights(
-                _by_position(chosen.weights), any_of(chosen.weights), self._generation.k1
+                positions_of(chosen.weights), any_of(chosen.weights), self._generation.k1
             ),
         )
 
@@ -171,7 +171,7 @@ class _Leg:
         if not chosen.tsquery:
             return NOTHING
         connection, query = self._connection, self._query
-        weights = _by_position(chosen.weights)
+        weights = positions_of(chosen.weights)
         candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
         if chosen.unseen_bound and len(candidates) < query.limit:
             # Whoever asks for more rows than hold the rare words gets those with a common one.
@@ -228,18 +228,24 @@ async def websearch_query(
     phrases = await phrase_queries(
         connection, analyzer.configuration, [one.phrase for one in prepared]
     )
-    groups: list[tuple[list[str], list[str]]] = [([], [])]
+    groups: list[list[tuple[Clause, str]]] = [[]]
     for clause, one, phrase in zip(clauses, prepared, phrases, strict=True):
         if clause.alternative:
-            groups.append(([], []))
-        condition = phrase or all_of(one.exact or one.stop_pairs)
-        if condition:
-            groups[-1][clause.negated].append(f"({condition})")
-    return " | ".join(
-        "(" + " & ".join([*wanted, *(f"!{condition}" for condition in unwanted)]) + ")"
-        for wanted, unwanted in groups
-        if wanted
-    )
+            groups.append([])
+        pairs = one.stop_pairs if clause.phrase else ()
+        groups[-1].append((clause, phrase or all_of(one.exact or pairs)))
+    return " | ".join(filter(None, (_group_query(group, analyzer) for group in groups)))
+
+
+def _group_query(group: Sequence[tuple[Clause, str]], analyzer: Analyzer) -> str:
+    """All clauses of a group; one that is a stop word demands nothing of its own."""
+    wanted = [f"({query})" for clause, query in group if query and not clause.negated]
+    if not wanted:
+        text = " ".join(clause.text for clause, _ in group if not clause.negated)
+        pairs = all_of(prepare(text, analyzer).stop_pairs)
+        wanted = [f"({pairs})"] if pairs else []
+    unwanted = [f"!({query})" for clause, query in group if query and clause.negated]
+    return "(" + " & ".join([*wanted, *unwanted]) + ")" if wanted else ""
 
 
 def any_of(lexemes: Iterable[str]) -> str:
@@ -266,7 +272,8 @@ def _first(words: str) -> str:
     return " ".join(words.split(" ", MAX_TOKENS)[:MAX_TOKENS])
 
 
-def _by_position(weights: Mapping[str, float]) -> dict[int, float]:
+def positions_of(weights: Mapping[str, float]) -> dict[int, float]:
+    """Weights by the lexemes' positions (from 1) in the document vectors."""
     positions: dict[int, float] = {}
     for lexeme, weight in weights.items():
         place = lexeme_hash(lexeme)

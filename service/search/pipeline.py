@@ -242,9 +242,7 @@ class _Search:
     ) -> SearchResponse:
         plan = self._plan
         grouped = plan.request.group_by == "document"
-        abstained = not selection.hits and any(
-            least is not None for least in msgspec.structs.astuple(plan.request.min_score)
-        )
+        abstained = not selection.hits and bool(self._best)
         return SearchResponse(
             mode=plan.mode,
             exhausted=not selection.filled and legs.exhausted,

@@ -17,7 +17,8 @@ from service.db.pool import Connection, Database
 from service.models import StoredChunk, Vector
 from service.search.fusion import Fused, Leg
 from service.search.grouping import by_document
-from service.search.request import SearchPlan
+from service.search.lexical import positions_of
+from service.search.request import Expand, SearchPlan
 from service.search.response import (
     DocumentHit,
     Expansion,
@@ -49,12 +50,14 @@ async def present(
     if not chosen:
         return Presented([], [], complete=True)
     generation = plan.collection.generation
-    async with database.read(generation.team_id) as connection:
+    # More than one statement reads the document: all must see the same version of it.
+    snapshot = plan.request.group_by == "document" or plan.request.expand != Expand()
+    async with database.read(generation.team_id, snapshot=snapshot) as connection:
         rows = [one.candidate.row for one in chosen]
         stored = await hydrate(connection, generation.id, rows)
         alive = [one for one in chosen if one.candidate.row in stored]
         terms = await _terms(connection, plan, rows, weights) if plan.request.explain else {}
-        expansions = await _expansions(connection, plan, alive, vector)
+        expansions = await _expansions(connection, plan, alive, vector, weights)
         grouped = plan.request.group_by == "document"
         documents = list({one.candidate.document: None for one in alive}) if grouped else []
         headers = await document_headers(connection, documents) if grouped else {}
@@ -152,23 +155,28 @@ def _explanation(
 
 
 async def _expansions(
-    connection: Connection, plan: SearchPlan, alive: Sequence[Fused], vector: Vector | None
+    connection: Connection,
+    plan: SearchPlan,
+    alive: Sequence[Fused],
+    vector: Vector | None,
+    weights: Mapping[str, float],
 ) -> dict[int, Expansion]:
     expand = plan.request.expand
     siblings = MAX_SIBLINGS if expand.siblings_all else expand.siblings_topk
     if not alive or not (siblings or expand.neighbours or expand.summary):
         return {}
+    by_position = positions_of(weights) or None
     wanted = Surroundings(
         siblings=siblings,
-        siblings_by_relevance=not expand.siblings_all,
+        order=None if expand.siblings_all else (by_position if vector is None else vector),
         neighbours=expand.neighbours,
         summary=expand.summary,
     )
     keys = [
-        (one.candidate.row, one.candidate.document, one.candidate.position, one.candidate.chunk_id)
-        for one in alive
+        (one.row, one.document, one.position, one.chunk_id, one.type)
+        for one in (fused.candidate for fused in alive)
     ]
-    found = await surroundings(connection, plan.collection.generation.id, keys, wanted, vector)
+    found = await surroundings(connection, plan.collection.generation.id, keys, wanted)
     return {row: _expansion(found.get(row, {})) for row, *_ in keys}
 
 

@@ -62,9 +62,9 @@ class Expand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to add to each hit from its document."""
 
     siblings_topk: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """Other chunks of the document that fit the query best."""
+    """Other chunks of the document that fit the query best: by vector, else by BM25."""
     siblings_all: bool = False
-    """All other chunks of the document (at most 1,000), in reading order."""
+    """All other chunks of the document in reading order: at most 1,000, and 10,000 in an answer."""
     neighbours: Annotated[int, msgspec.Meta(ge=0, le=20)] = 0
     """Chunks before and after the hit."""
     summary: bool = False
@@ -124,6 +124,9 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         raise InvalidRequestError.at(
             "/query/vector", "is required: the collection has no embedder for a text"
         )
+    for leg, modes in (("dense", ("hybrid", "vector")), ("lexical", ("hybrid", "text"))):
+        if getattr(request.min_score, leg) is not None and mode not in modes:
+            raise InvalidRequestError.at(f"/min_score/{leg}", f"has no meaning in mode {mode}")
     grouped = GROUPED_CHUNKS_PER_DOCUMENT if request.group_by == "document" else None
     return SearchPlan(
         request=request,

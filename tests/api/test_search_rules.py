@@ -101,6 +101,11 @@ async def test_hybrid_is_weighted_rrf_when_told_so(fruit: httpx.AsyncClient) -> 
         ({"query": {"text": "x"}, "filter": {"a": {"in": []}}}, "/filter/a/in"),
         ({"query": {"text": "x"}, "timeout_ms": 0}, "/timeout_ms"),
         ({"query": {"text": "x"}, "tpyo": 1}, "/tpyo"),
+        ({"query": {"text": "x"}, "mode": "text", "min_score": {"dense": 1}}, "/min_score/dense"),
+        (
+            {"query": {"vector": [1, 0, 0]}, "mode": "vector", "min_score": {"lexical": 1}},
+            "/min_score/lexical",
+        ),
     ],
 )
 async def test_bad_input_is_refused_by_name(
@@ -228,6 +233,31 @@ async def test_expansion_adds_siblings_neighbours_and_summary(client: httpx.Asyn
     assert [one["id"] for one in siblings] == ["p1", "p2", "p3", "p4"]
 
 
+async def test_siblings_fit_the_words_of_a_query_without_a_vector(
+    client: httpx.AsyncClient,
+) -> None:
+    chunks = [chunk(f"k{n}", f"filler {n}") for n in range(4)]
+    chunks += [chunk("k4", "apple pear"), chunk("k5", "apple pear plum")]
+    await filled(
+        client,
+        "kin",
+        [document("d", *chunks, summary="apple pear in short")],
+        embedding={"provider": "none"},
+    )
+    answer = await search(
+        client,
+        "kin",
+        query={"text": "apple pear"},
+        mode="text",
+        scope="both",
+        expand={"siblings_topk": 1, "neighbours": 1},
+    )
+    hits = {hit["id"]: hit["expansion"] for hit in answer["hits"]}
+    assert [one["id"] for one in hits["k4"]["siblings"]] == ["k5"]
+    assert [one["id"] for one in hits["k4"]["neighbours"]] == ["k3", "k5"]
+    assert hits["d"]["neighbours"] == []  # a summary stands beside the chunks
+
+
 async def test_an_answer_under_every_threshold_abstains(fruit: httpx.AsyncClient) -> None:
     answer = await search(
         fruit,
@@ -239,6 +269,10 @@ async def test_an_answer_under_every_threshold_abstains(fruit: httpx.AsyncClient
     assert answer["hits"] == []
     assert answer["abstained"]
     assert answer["best_score"] == {"dense": pytest.approx(0.8, abs=1e-3)}
+    nothing = await search(
+        fruit, "fruit", query={"text": "unheard"}, mode="text", min_score={"lexical": 0.1}
+    )
+    assert not nothing["abstained"]  # no threshold took anything away
     kept = await search(
         fruit, "fruit", query={"vector": [1, 0, 0]}, mode="vector", min_score={"dense": 0.79}
     )
@@ -331,6 +365,37 @@ async def test_a_query_of_stop_words_finds_who_says_exactly_that(
     for text, expected in (("the who", "who"), ("to be or not to be", "hamlet")):
         answer = await search(client, "bands", query={"text": text}, mode="text")
         assert ids(answer)[0] == expected
+
+
+async def test_stop_words_in_a_websearch_demand_nothing(client: httpx.AsyncClient) -> None:
+    text = "How do I rotate my API key without downtime? Use the overlap."
+    await filled(
+        client,
+        "faq",
+        [
+            document("faq", chunk("faq", text)),
+            document("who", chunk("who", "The Who played at the club")),
+        ],
+        embedding={"provider": "none"},
+        language="english",
+    )
+    for asked, expected in (
+        ("how do I rotate my key", ["faq"]),
+        ("rotate the key", ["faq"]),
+        (text, ["faq"]),
+        ("the who", ["who"]),
+        ('"the who"', ["who"]),
+        ("the who -club", []),
+        ("the or key", ["faq"]),
+    ):
+        answer = await search(
+            client,
+            "faq",
+            query={"text": asked},
+            mode="text",
+            lexical={"operator": "websearch"},
+        )
+        assert ids(answer) == expected, asked
 
 
 @pytest.fixture
