@@ -33,6 +33,10 @@ from service.telemetry import log
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 DEFAULT_TEAM = "default"
 MAX_DOC_ID_CHARACTERS = 512
+# Up to the id: /v1/collections/NAME/documents/ and no further, whatever the names are.
+_BEFORE_DOC_ID = re.compile(
+    rb"(?:(?:/|%2F)+(?:(?!/|%2F).)+){4}(?:/|%2F)", re.IGNORECASE | re.DOTALL
+)
 
 Connection: TypeAlias = ASGIConnection[Any, Any, Any, State]
 CurrentPrincipal: TypeAlias = NamedDependency[Principal]
@@ -136,9 +140,10 @@ def _restore_doc_id(connection: Connection) -> None:
         return
     doc_id = connection.path_params["doc_id"].removeprefix("/")
     if raw := connection.scope.get("raw_path"):
-        rest = raw.partition(b"?")[0].partition(b"/documents/")[2]
+        path = raw.partition(b"?")[0]
+        before = _BEFORE_DOC_ID.match(path)
         try:
-            doc_id = unquote_to_bytes(rest).decode()
+            doc_id = unquote_to_bytes(path[before.end() :] if before else b"").decode()
         except UnicodeDecodeError as error:
             raise InvalidRequestError.at("/doc_id", "must be UTF-8") from error
     connection.scope["path_params"] = {**connection.path_params, "doc_id": doc_id}
