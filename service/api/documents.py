@@ -91,6 +91,7 @@ async def post_documents(
     responses=WITH_BODY,
     summary="Change a document's metadata",
     tags=["documents"],
+    opt={KEEPS_SURROGATES: True},
 )
 async def patch_document(
     doc_id: DocId,

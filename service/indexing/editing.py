@@ -16,6 +16,7 @@ from service.db.ingests import pending_payloads, replace_payload
 from service.db.pool import Database
 from service.errors import InvalidRequestError
 from service.indexing.bounds import check_metadata
+from service.indexing.cleaning import Cleaner
 from service.indexing.payload import PendingChunk, PendingDocument, pack, unpack
 from service.models import Collection, Metadata
 
@@ -30,10 +31,11 @@ async def patch_metadata(
 ) -> int:
     """Apply a merge patch (RFC 7396) to a document's metadata; how many records changed theirs.
 
-    Nothing is embedded again. Versions that wait for the worker are patched too. Raises
-    `NotFoundError`, and `InvalidRequestError` when the result breaks a bound.
+    Nothing is embedded again. Versions that wait for the worker are patched too. What cannot be
+    stored is removed from the values. Raises `NotFoundError`, and `InvalidRequestError` when the result breaks a bound.
     """
     _check(patch)
+    patch = Cleaner().value(patch)
     async with database.write(collection.team_id) as connection:
         active = await hold_generation(connection, collection.id)
         document = await lock_document(connection, collection.id, doc_id)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,9 +13,9 @@ from service.db.pool import Database
 from service.db.queue import enqueue
 from service.errors import InvalidRequestError
 from service.indexing.bounds import validate_documents
+from service.indexing.cleaning import Cleaner
 from service.indexing.payload import PendingChunk, PendingDocument, pack, pack_vector
 from service.models import Collection, IncomingChunk, IncomingDocument, IngestMode
-from service.text import clean
 
 CLEANED = "document {doc_id!r}: characters that cannot be stored were removed"
 
@@ -79,7 +78,7 @@ def _pack_all(
 
 
 def _pack(document: IncomingDocument, mode: IngestMode | None) -> _Packed:
-    cleaner = _Cleaner()
+    cleaner = Cleaner()
     pending = PendingDocument(
         text=cleaner.text(document.text),
         title=cleaner.text(document.title),
@@ -94,7 +93,7 @@ def _pack(document: IncomingDocument, mode: IngestMode | None) -> _Packed:
     return _Packed(document.doc_id, mode, pack(pending), cleaner.changed)
 
 
-def _pack_chunk(chunk: IncomingChunk, cleaner: "_Cleaner") -> PendingChunk:
+def _pack_chunk(chunk: IncomingChunk, cleaner: Cleaner) -> PendingChunk:
     return PendingChunk(
         id=chunk.id,
         text=cleaner.text(chunk.text) or "",
@@ -102,26 +101,3 @@ def _pack_chunk(chunk: IncomingChunk, cleaner: "_Cleaner") -> PendingChunk:
         metadata=cleaner.value(chunk.metadata),
         position=chunk.position,
     )
-
-
-class _Cleaner:
-    """Removes what the database cannot store and remembers whether there was any."""
-
-    def __init__(self) -> None:
-        self.changed = False
-
-    def text(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        cleaned, changed = clean(text)
-        self.changed |= changed
-        return cleaned
-
-    def value(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {key: self.value(child) for key, child in value.items()}
-        if isinstance(value, list):
-            return [self.value(child) for child in value]
-        return value

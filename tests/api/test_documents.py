@@ -273,3 +273,47 @@ async def test_the_search_app_reads_what_the_indexing_app_wrote(dsn: str) -> Non
             assert (await client.get(f"{PATH}/a")).json()["status"] == "ready"
             problem(await client.post(PATH, json=posting()), 405)
             problem(await client.delete(f"{PATH}/a"), 405)
+
+
+@pytest.mark.usefixtures("docs")
+@pytest.mark.parametrize("odd", [r"\u0000", r"\ud800", r"\udc00\u0000"])
+async def test_a_patch_is_cleaned_as_a_document_is(client: httpx.AsyncClient, odd: str) -> None:
+    await indexed(client, {"doc_id": "a", "text": "some words"})
+    body = '{"metadata": {"v": "x' + odd + 'y", "w": [{"u": "' + odd + '"}]}}'
+    patched = await client.patch(f"{PATH}/a", content=body)
+    assert patched.json() == {"patched_records": 1}
+    document = (await client.get(f"{PATH}/a")).json()
+    assert document["metadata"] == {"v": "xy", "w": [{"u": ""}]}
+    assert document["chunks"][0]["metadata"] == document["metadata"]
+    key = '{"metadata": {"v' + odd + '": 1}}'
+    assert pointers(await client.patch(f"{PATH}/a", content=key)) == ["/metadata"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.usefixtures("docs")
+async def test_an_unknown_field_with_a_lone_surrogate_is_refused(
+    client: httpx.AsyncClient, method: str
+) -> None:
+    path = PATH if method == "POST" else f"{PATH}/a"
+    problem(await client.request(method, path, content=rb'{"\ud800": 1}'), 400)
+
+
+@pytest.mark.parametrize("name", ["documents", "jobs", "search", "collections", "v1"])
+async def test_a_collection_may_be_called_like_a_part_of_a_path(
+    client: httpx.AsyncClient, name: str
+) -> None:
+    await new_collection(client, name)
+    path = f"/v1/collections/{name}/documents"
+    ids = ["x", f"{name}/x", "documents/x", "documents/documents/x"]
+    for doc_id in dict.fromkeys(ids):
+        body = {"documents": [{"doc_id": doc_id, "text": "some words"}]}
+        await client.post(f"{path}?wait=true", json=body)
+    for doc_id in dict.fromkeys(ids):
+        for spelled in (doc_id, doc_id.replace("/", "%2F")):
+            assert (await client.get(f"{path}/{spelled}")).json()["doc_id"] == doc_id
+    await client.patch(f"{path}/x", json={"metadata": {"a": 1}})
+    assert (await client.get(f"{path}/documents/x")).json()["metadata"] == {}
+    assert (await client.delete(f"{path}/x")).json() == {"deleted_records": 1}
+    problem(await client.get(f"{path}/x"), 404)
+    assert (await client.get(f"{path}/documents/x")).status_code == 200
+    assert (await client.get(f"/v1/collections/{name}/jobs")).json()["total"] > 0
