@@ -1,6 +1,6 @@
 """API keys: make, list, revoke, rotate. A key is shown once, in the answer that makes it."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import msgspec
@@ -20,6 +20,7 @@ from service.models import KeyScope, Principal
 from service.security import hash_key, new_key
 
 MAX_OVERLAP_SECONDS = 30 * 24 * 3600
+MAX_LIFETIME_DAYS = 36_500
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +65,7 @@ class RotatedKey(CreatedKey, frozen=True, kw_only=True):
 
 
 class KeyList(msgspec.Struct, frozen=True):
-    """Keys that are not revoked, the oldest first."""
+    """Keys in force, the oldest first."""
 
     keys: list[KeyInfo]
     total: int
@@ -84,8 +85,7 @@ async def create_key(
     principal: CurrentPrincipal,
 ) -> CreatedKey:
     """Create a key with some scopes, optionally for some collections and until some time."""
-    if data.expires_at is not None and data.expires_at <= datetime.now(UTC):
-        raise InvalidRequestError.at("/expires_at", "must be in the future")
+    _check_end(data.expires_at)
     key = new_key()
     async with services.database.administer() as connection:
         team_id = await _team_of(connection, data, principal)
@@ -113,7 +113,7 @@ async def list_keys(
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> KeyList:
-    """List the keys of the team that are not revoked, the oldest first."""
+    """List the keys of the team that are neither revoked nor expired, the oldest first."""
     async with services.database.administer() as connection:
         stored, total = await keys.list_keys(
             connection, principal.team_id, limit=limit, offset=offset
@@ -148,7 +148,10 @@ async def rotate_key(
     principal: CurrentPrincipal,
     data: JSONBody[RotationRequest | None] = None,
 ) -> RotatedKey:
-    """Make a new key with the same rights and lifetime; the old one ends after `overlap_s`."""
+    """Make a new key with the same rights and lifetime; the old one ends after `overlap_s`.
+
+    A key is rotated once: 409 while the overlap lasts, 404 after it.
+    """
     overlap_s = data.overlap_s if data else 0
     key = new_key()
     async with services.database.administer() as connection:
@@ -158,6 +161,18 @@ async def rotate_key(
     return RotatedKey(
         **msgspec.structs.asdict(stored), key=key, replaces=key_id, old_expires_at=old_expires_at
     )
+
+
+def _check_end(expires_at: datetime | None) -> None:
+    if expires_at is None:
+        return
+    now = datetime.now(UTC)
+    if expires_at <= now:
+        raise InvalidRequestError.at("/expires_at", "must be in the future")
+    if expires_at > now + timedelta(days=MAX_LIFETIME_DAYS):
+        raise InvalidRequestError.at(
+            "/expires_at", f"must be at most {MAX_LIFETIME_DAYS} days from now"
+        )
 
 
 async def _team_of(connection: Connection, data: KeyRequest, principal: Principal) -> int:

@@ -14,6 +14,10 @@ from service.models import Collection, KeyScope, Principal
 ALL_SCOPES: frozenset[KeyScope] = frozenset(("search", "index", "admin"))
 UNUSED_FOR = "interval '1 minute'"
 
+# A key that was superseded is to be revoked later: `revoked_at` may lie in the future.
+END_OF_KEY = "least(k.expires_at, k.revoked_at)"
+IN_FORCE = f"coalesce({END_OF_KEY} > now(), true)"
+
 # Looking a key up by its hash leaks no usable timing: what an attacker varies is hashed first,
 # so how far the index comparison gets says nothing about the 256 random bits of a key.
 KEY_ACCESS = f"""
@@ -22,7 +26,7 @@ SELECT k.id AS key_id, k.team_id, t.name AS team, k.scopes, k.collection_ids,
 FROM braid.api_keys k JOIN braid.teams t ON t.id = k.team_id
 LEFT JOIN ({COLLECTION_TABLES}) ON c.team_id = k.team_id AND c.name = $2
     AND (k.collection_ids IS NULL OR c.id = ANY (k.collection_ids))
-WHERE k.key_hash = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+WHERE k.key_hash = $1 AND {IN_FORCE}
 """
 
 ROOT_ACCESS = f"""
@@ -39,8 +43,8 @@ UPDATE braid.api_keys SET last_used_at = now() WHERE id = (
     FOR UPDATE SKIP LOCKED)
 """
 
-KEY_COLUMNS = """
-k.id, k.name, k.scopes, k.expires_at, k.created_at, k.last_used_at,
+KEY_COLUMNS = f"""
+k.id, k.name, k.scopes, {END_OF_KEY} AS expires_at, k.created_at, k.last_used_at,
 CASE WHEN k.collection_ids IS NOT NULL THEN ARRAY(
     SELECT c.name FROM braid.collections c WHERE c.id = ANY (k.collection_ids) ORDER BY c.name)
 END AS collections
@@ -53,36 +57,36 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (key_hash) DO NOTHING RETURNING {KEY
 
 LIST_KEYS = f"""
 SELECT {KEY_COLUMNS} FROM braid.api_keys k
-WHERE k.team_id = $1 AND k.revoked_at IS NULL ORDER BY k.id LIMIT $2 OFFSET $3
+WHERE k.team_id = $1 AND {IN_FORCE} ORDER BY k.id LIMIT $2 OFFSET $3
 """
-COUNT_KEYS = "SELECT count(*) FROM braid.api_keys WHERE team_id = $1 AND revoked_at IS NULL"
+COUNT_KEYS = f"SELECT count(*) FROM braid.api_keys k WHERE k.team_id = $1 AND {IN_FORCE}"
 
 REVOKE_KEY = """
 UPDATE braid.api_keys SET revoked_at = now()
-WHERE id = $1 AND team_id = $2 AND revoked_at IS NULL RETURNING id
+WHERE id = $1 AND team_id = $2 AND coalesce(revoked_at > now(), true) RETURNING id
+"""
+
+HOLD_KEY = f"""
+SELECT k.revoked_at IS NOT NULL AS superseded FROM braid.api_keys k
+WHERE k.id = $1 AND k.team_id = $2 AND {IN_FORCE} FOR UPDATE
 """
 
 # The old key ends after the overlap (or earlier, if it was to), the new one lives as long as
 # the old one was meant to.
-SUPERSEDE_KEY = """
-WITH old AS (
-    SELECT * FROM braid.api_keys
-    WHERE id = $1 AND team_id = $2 AND revoked_at IS NULL
-      AND (expires_at IS NULL OR expires_at > now()) FOR UPDATE)
-UPDATE braid.api_keys k SET expires_at = least(old.expires_at, now() + make_interval(secs => $3))
-FROM old WHERE k.id = old.id
-RETURNING old.name, old.scopes, old.collection_ids, k.expires_at AS old_expires_at,
-          now() + (old.expires_at - old.created_at) AS new_expires_at
+SUPERSEDE_KEY = f"""
+UPDATE braid.api_keys k SET revoked_at = now() + make_interval(secs => $2) WHERE k.id = $1
+RETURNING k.name, k.scopes, k.collection_ids, {END_OF_KEY} AS old_expires_at,
+          now() + (k.expires_at - k.created_at) AS new_expires_at
 """
 
-REVOKE_KEYS_OF_COLLECTION = """
-UPDATE braid.api_keys SET revoked_at = now()
-WHERE team_id = $1 AND collection_ids = ARRAY[$2::bigint] AND revoked_at IS NULL
+# Deleted, not revoked: whoever makes the collection again may choose the same key for it.
+DELETE_KEYS_OF_COLLECTION = """
+DELETE FROM braid.api_keys WHERE team_id = $1 AND collection_ids = ARRAY[$2::bigint]
 """
 
 FORGET_COLLECTION = """
 UPDATE braid.api_keys SET collection_ids = array_remove(collection_ids, $2)
-WHERE team_id = $1 AND $2 = ANY (collection_ids) AND revoked_at IS NULL
+WHERE team_id = $1 AND $2 = ANY (collection_ids)
 """
 
 
@@ -164,7 +168,7 @@ async def insert_key(connection: Connection, team_id: int, key: NewKey) -> Store
 async def list_keys(
     connection: Connection, team_id: int, *, limit: int, offset: int
 ) -> tuple[list[StoredKey], int]:
-    """Keys of a team that are not revoked, the oldest first, and how many there are."""
+    """Keys of a team that are in force, the oldest first, and how many there are."""
     rows = await connection.fetch(LIST_KEYS, team_id, limit, offset)
     return [_as_key(row) for row in rows], await connection.fetchval(COUNT_KEYS, team_id)
 
@@ -178,10 +182,17 @@ async def revoke_key(connection: Connection, team_id: int, key_id: int) -> None:
 async def rotate_key(
     connection: Connection, team_id: int, key_id: int, *, new_hash: bytes, overlap_s: int
 ) -> tuple[StoredKey, datetime]:
-    """Replace a key by a new one with the same rights; the old one works until the time given."""
-    old = await connection.fetchrow(SUPERSEDE_KEY, key_id, team_id, float(overlap_s))
-    if old is None:
+    """Replace a key by a new one with the same rights; the old one works until the time given.
+
+    Raises `NotFoundError`, and `ConflictError` for a key that another one replaces already.
+    """
+    held = await connection.fetchrow(HOLD_KEY, key_id, team_id)
+    if held is None:
         raise NotFoundError("unknown key")
+    if held["superseded"]:
+        raise ConflictError("the key is already rotated: rotate the one that replaces it")
+    old = await connection.fetchrow(SUPERSEDE_KEY, key_id, float(overlap_s))
+    assert old is not None
     new = NewKey(
         name=old["name"],
         hash=new_hash,
@@ -193,8 +204,8 @@ async def rotate_key(
 
 
 async def forget_collection(connection: Connection, team_id: int, collection_id: int) -> None:
-    """Take a collection from the keys limited to it; a key that was for it alone is revoked."""
-    await connection.execute(REVOKE_KEYS_OF_COLLECTION, team_id, collection_id)
+    """Take a collection from the keys limited to it; a key that was for it alone is deleted."""
+    await connection.execute(DELETE_KEYS_OF_COLLECTION, team_id, collection_id)
     await connection.execute(FORGET_COLLECTION, team_id, collection_id)
 
 

@@ -182,6 +182,18 @@ async def test_a_collection_key_of_the_clients_own_is_taken_as_given(
     assert await partitions(dsn) == 1
 
 
+async def test_a_key_of_the_clients_own_is_free_again_with_its_collection(
+    client: httpx.AsyncClient,
+) -> None:
+    own = "sixteen-or-more!"
+    for _ in range(2):
+        await new_collection(client, "docs", collection_key=own)
+        (key,) = (await client.get("/v1/keys")).json()["keys"]
+        await client.delete(f"/v1/keys/{key['id']}")
+        await client.delete("/v1/collections/docs")
+        problem(await client.get("/v1/collections", headers={"X-API-Key": own}), 401)
+
+
 async def test_collections_are_listed_by_name_in_pages(client: httpx.AsyncClient) -> None:
     for name in ("c", "a", "b"):
         await new_collection(client, name)

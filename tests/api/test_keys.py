@@ -63,6 +63,9 @@ async def test_a_key_ends_when_it_expires(client: httpx.AsyncClient, dsn: str) -
         ({"expires_at": "2001-01-01T00:00:00Z"}, "/expires_at"),
         ({"expires_at": "2100-01-01T00:00:00"}, "/expires_at"),
         ({"expires_at": "soon"}, "/expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-12:00"}, "/expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59.999999Z"}, "/expires_at"),
+        ({"expires_at": "0001-01-01T00:00:00+14:00"}, "/expires_at"),
         ({"collections": []}, "/collections"),
         ({"collections": ["docs", "none"]}, "/collections/1"),
         ({"collections": ["a\n"]}, "/collections/0"),
@@ -122,7 +125,7 @@ async def test_during_the_overlap_both_keys_work(client: httpx.AsyncClient, dsn:
         assert (await client.get("/v1/collections", headers=key)).status_code == 200
     connection = await asyncpg.connect(dsn)
     ends = await connection.fetchval(
-        "SELECT expires_at - now() FROM braid.api_keys WHERE id = $1", before["id"]
+        "SELECT revoked_at - now() FROM braid.api_keys WHERE id = $1", before["id"]
     )
     await connection.close()
     assert timedelta(seconds=0) < ends <= timedelta(seconds=60)
@@ -139,6 +142,52 @@ async def test_a_rotated_key_lives_as_long_as_the_old_was_meant_to(
     assert datetime.fromisoformat(new["old_expires_at"]) == datetime.fromisoformat(
         before["expires_at"]
     )
+
+
+async def test_a_key_is_rotated_once(client: httpx.AsyncClient) -> None:
+    year = datetime.now(UTC) + timedelta(days=365)
+    old = await new_key(client, "search", expires_at=year.isoformat())
+    (before,) = (await client.get("/v1/keys")).json()["keys"]
+    path = f"/v1/keys/{before['id']}/rotate"
+    first = (await client.post(path, json={"overlap_s": 60})).json()
+    assert "already rotated" in problem(await client.post(path), 409)["detail"]
+    assert (await client.get("/v1/collections", headers=old)).status_code == 200
+    second = (await client.post(f"/v1/keys/{first['id']}/rotate")).json()
+    assert datetime.fromisoformat(second["expires_at"]) >= year
+    problem(await client.post(f"/v1/keys/{first['id']}/rotate"), 404)
+
+
+async def test_a_rotated_key_can_be_revoked_before_its_overlap_ends(
+    client: httpx.AsyncClient,
+) -> None:
+    old = await new_key(client, "search")
+    (before,) = (await client.get("/v1/keys")).json()["keys"]
+    await client.post(f"/v1/keys/{before['id']}/rotate", json={"overlap_s": 60})
+    assert (await client.delete(f"/v1/keys/{before['id']}")).status_code == 204
+    problem(await client.get("/v1/collections", headers=old), 401)
+
+
+async def test_only_keys_in_force_are_listed(client: httpx.AsyncClient, dsn: str) -> None:
+    for name in ("kept", "expired", "rotated", "overlapping"):
+        await client.post("/v1/keys", json={"name": name, "scopes": ["search"]})
+    ids = {key["name"]: key["id"] for key in (await client.get("/v1/keys")).json()["keys"]}
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(
+        "UPDATE braid.api_keys SET expires_at = now() WHERE id = $1", ids["expired"]
+    )
+    await connection.close()
+    await client.post(f"/v1/keys/{ids['rotated']}/rotate")
+    overlap = {"overlap_s": 60}
+    ends = (await client.post(f"/v1/keys/{ids['overlapping']}/rotate", json=overlap)).json()
+    listed = (await client.get("/v1/keys")).json()
+    assert listed["total"] == 4
+    assert [key["name"] for key in listed["keys"]] == [
+        "kept",
+        "overlapping",
+        "rotated",
+        "overlapping",
+    ]
+    assert listed["keys"][1]["expires_at"] == ends["old_expires_at"]
 
 
 @pytest.mark.parametrize("overlap", [-1, 2_592_001, "60", 1.5, None])
