@@ -45,20 +45,21 @@ class Accumulator:
         left = sum(one.bound for one in ordered)
         for place, one in enumerate(ordered):
             if keep is not None and place and len(one.postings.ordinals) >= PROBED_LENGTH:
-                last = self._score_of_place(keep)
-                if last > left:
-                    rows = np.flatnonzero(self._scores >= last - left).astype(np.int32)
+                rows = self._contenders(keep, left)
+                if rows is not None:
                     self._look_up(rows, ordered[place:])
                     return self._take(rows, keep)
             self._scores[one.postings.ordinals] += one.postings.levels * np.float32(one.weight)
             left -= one.bound
         return self._take(self._touched(ordered), keep)
 
-    def _score_of_place(self, place: int) -> float:
-        if place > len(self._scores):
-            return 0.0
-        at = len(self._scores) - place
-        return float(np.partition(self._scores, at)[at])
+    def _contenders(self, keep: int, left: float) -> Ordinals | None:
+        """The rows that may end on top, once `left` more could lift no unseen row there."""
+        above = self._scores[self._scores > left]
+        if len(above) < keep:
+            return None
+        last = np.partition(above, len(above) - keep)[len(above) - keep]
+        return np.flatnonzero(self._scores >= last - left).astype(np.int32)
 
     def _touched(self, lists: Sequence[WeightedList]) -> Ordinals:
         entries = sum(len(one.postings.ordinals) for one in lists)
