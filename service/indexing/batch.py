@@ -1,6 +1,5 @@
 """Indexes a batch of claimed documents: plan, embed what is new, prepare, write."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -8,11 +7,12 @@ import numpy as np
 
 from service.db.analyzers import load_analyzer
 from service.db.chunks import RefusedRowsError, stored_rows
-from service.db.ingests import ClaimedIngest
+from service.db.ingests import ClaimedIngest, still_due
 from service.db.jobs import JobProgress
 from service.db.pool import Database
 from service.db.upkeep import is_empty, seed_average_length
-from service.errors import ProviderError
+from service.errors import ProviderError, UnavailableError
+from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
 from service.indexing.chunking import Chunking, chunking_of
 from service.indexing.embedding import Embeddings, embed_texts
 from service.indexing.mishaps import error_site
@@ -91,24 +91,45 @@ class Batch:
             await record_failures(self._database, self._generation, self._job_id, failures)
 
     async def _index(self, ingests: Sequence[ClaimedIngest]) -> int:
+        made = await while_wanted(self._make(ingests), lambda: self._are_due(ingests))
+        if made is None:
+            return 0
+        with stage("write"):
+            return await self._write(*made)
+
+    async def _make(
+        self, ingests: Sequence[ClaimedIngest]
+    ) -> tuple[list[WritableDocument], JobProgress]:
         embedder = await self._embedders.get(self._generation)
         with stage("chunk"):
             chunking = chunking_of(self._generation, embedder)
-            planned = await asyncio.to_thread(self._plan, ingests, chunking)
+            planned = await in_thread(lambda checkpoint: self._plan(ingests, chunking, checkpoint))
         new = await self._find_new(planned, embedder)
         with stage("embed"):
             embeddings = await self._embed(planned, new, embedder)
         writable = await self._with_material(planned, new, embeddings)
-        spent = JobProgress(tokens=embeddings.tokens, warnings=self._warnings)
-        with stage("write"):
-            return await self._write(writable, spent)
+        return writable, JobProgress(tokens=embeddings.tokens, warnings=self._warnings)
 
-    def _plan(self, ingests: Sequence[ClaimedIngest], chunking: Chunking) -> list[PlannedDocument]:
+    async def _are_due(self, ingests: Sequence[ClaimedIngest]) -> bool:
+        """Whether any of the documents was neither deleted nor sent anew meanwhile."""
+        try:
+            async with self._database.write(self._generation.team_id) as connection:
+                return bool(await still_due(connection, ingests))
+        except UnavailableError:
+            return True
+
+    def _plan(
+        self, ingests: Sequence[ClaimedIngest], chunking: Chunking, checkpoint: Checkpoint
+    ) -> list[PlannedDocument]:
         planned = []
         for ingest in ingests:
             try:
                 document = unpack(ingest.payload)
-                records = plan_records(ingest.doc_id, document, self._generation, chunking)
+                records = plan_records(
+                    ingest.doc_id, document, self._generation, chunking, checkpoint
+                )
+            except AbandonedError:
+                raise
             except UnfitDocumentError as error:
                 self._failures.append((ingest, str(error)))
             except Exception as error:  # noqa: BLE001 - one document never fails its batch
@@ -186,9 +207,15 @@ class Batch:
         self, planned: Sequence[PlannedDocument], keys: Sequence[Key], analyzer: Analyzer
     ) -> Mapping[Key, Lexemes]:
         texts = {(number, at): planned[number].records[at].text for number, at in keys}
-        lexemes = await asyncio.to_thread(
-            lambda: {key: lexemes_of(text, analyzer) for key, text in texts.items()}
-        )
+
+        def prepare(checkpoint: Checkpoint) -> dict[Key, Lexemes]:
+            prepared = {}
+            for key, text in texts.items():
+                checkpoint()
+                prepared[key] = lexemes_of(text, analyzer)
+            return prepared
+
+        lexemes = await in_thread(prepare)
         for key, one in lexemes.items():
             if not one.complete:
                 self._warn(PARTLY_LEXICAL, planned, key)

@@ -179,6 +179,8 @@ def _with_headings_attached(
 
 def _attached(headings: list[Chunk], block: Chunk, text: str, chunking: Chunking) -> list[Chunk]:
     first, last = headings[0], headings[-1]
+    if last.end - first.start > chunking.size * CHARACTERS_A_TOKEN:
+        return [*headings, block]
     room = chunking.size - chunking.count_tokens(text[first.start : last.end]) - JOINT_TOKENS
     if room <= chunking.size // 2:
         return [*headings, block]

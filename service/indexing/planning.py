@@ -4,7 +4,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from service.indexing.chunking import Chunking, split_text
+from service.indexing.abandon import Checkpoint
+from service.indexing.chunking import Chunking, iter_chunks
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
@@ -30,7 +31,11 @@ class Lexemes(msgspec.Struct, frozen=True):
 
 
 def plan_records(
-    doc_id: str, document: PendingDocument, generation: Generation, chunking: Chunking
+    doc_id: str,
+    document: PendingDocument,
+    generation: Generation,
+    chunking: Chunking,
+    checkpoint: Checkpoint,
 ) -> list[PlannedRecord]:
     """The records of a document, its chunks in reading order and then its summary.
 
@@ -40,7 +45,7 @@ def plan_records(
     if document.chunks:
         records = [_client_chunk(chunk, at, hashes) for at, chunk in enumerate(document.chunks)]
     else:
-        records = _raw_chunks(doc_id, document, hashes, chunking)
+        records = _raw_chunks(doc_id, document, hashes, chunking, checkpoint)
     if document.summary is not None and document.summary.strip():
         content_hash = hashes.of(document.summary)
         records.append(PlannedRecord("summary", doc_id, document.summary, content_hash, position=0))
@@ -79,13 +84,19 @@ def _client_chunk(chunk: PendingChunk, at: int, hashes: "_Hashes") -> PlannedRec
 
 
 def _raw_chunks(
-    doc_id: str, document: PendingDocument, hashes: "_Hashes", chunking: Chunking
+    doc_id: str,
+    document: PendingDocument,
+    hashes: "_Hashes",
+    chunking: Chunking,
+    checkpoint: Checkpoint,
 ) -> list[PlannedRecord]:
+    records: list[PlannedRecord] = []
     if document.text is None:
-        return []
-    name = document.source or doc_id
-    return [
-        PlannedRecord(
+        return records
+    for chunk in iter_chunks(document.text, chunking, name=document.source or doc_id):
+        checkpoint()
+        ordinal = len(records)
+        record = PlannedRecord(
             type="chunk",
             chunk_id=f"{doc_id}::{ordinal}",
             text=chunk.text,
@@ -94,8 +105,8 @@ def _raw_chunks(
             start=chunk.start,
             end=chunk.end,
         )
-        for ordinal, chunk in enumerate(split_text(document.text, chunking, name=name))
-    ]
+        records.append(record)
+    return records
 
 
 class _Hashes:
