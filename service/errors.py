@@ -34,8 +34,14 @@ class InvalidRequestError(BraidError):
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "InvalidRequestError":
-        """Refuse one field."""
-        return cls(detail, errors=(Violation(pointer, detail),))
+        """Refuse one field; the detail of the whole names it too."""
+        return cls.of((Violation(pointer, detail),))
+
+    @classmethod
+    def of(cls, violations: tuple[Violation, ...]) -> "InvalidRequestError":
+        """Refuse all that is wrong; the detail is the first of it."""
+        first = violations[0]
+        return cls(f"{first.pointer or 'the body'}: {first.detail}", errors=violations)
 
 
 class UnauthorizedError(BraidError):

@@ -16,7 +16,7 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from service.api.fields import PathName
+from service.api.fields import NAME_WORDS, PathName
 from service.api.services import Services
 from service.db.keys import ALL_SCOPES, Access, find_access, find_root_access, touch_key
 from service.db.pool import Database
@@ -60,7 +60,7 @@ def requires(*scopes: KeyScope, whole_team: bool = False) -> Guard:
         if whole_team and access.principal.collection_ids is not None:
             raise ForbiddenError("the key is limited to some collections")
         if name != possible:
-            raise InvalidRequestError.at("/name", f"must match ^{NAME.pattern}$")
+            raise InvalidRequestError.at("/name", NAME_WORDS)
         if name is not None and access.collection is None:
             raise NotFoundError("unknown collection")
         connection.state.access = access

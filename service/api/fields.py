@@ -12,12 +12,14 @@ MAX_ID = 2**53 - 1
 END = r"$(?!\n)"
 
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}" + END
+NAME_WORDS = "must be 1 to 64 of a-z A-Z 0-9 _ -"
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 PathName = Annotated[str, PathParameter(pattern=NAME_PATTERN, description="name of the collection")]
 PRINTABLE = r"^[^\x00-\x1f\x7f]+" + END
 Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
-GivenKey = Annotated[str, Meta(pattern=r"^[!-~]{16,128}" + END)]
+GIVEN_KEY_PATTERN = r"^[!-~]{16,128}" + END
+GivenKey = Annotated[str, Meta(pattern=GIVEN_KEY_PATTERN)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
@@ -25,3 +27,18 @@ Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows to return
 MAX_OFFSET = 1_000_000_000
 Offset = Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET, description="rows to skip")]
 RowId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
+
+_IN_WORDS = {
+    f"expected `str` matching regex {pattern!r}": words
+    for pattern, words in {
+        NAME_PATTERN: NAME_WORDS,
+        PRINTABLE: "must hold no control characters",
+        GIVEN_KEY_PATTERN: "must be 16 to 128 printable ASCII characters without spaces",
+    }.items()
+}
+
+
+def plain_reason(message: str) -> str:
+    """What a decoder says is wrong, in words instead of a pattern."""
+    reason = message[:1].lower() + message[1:]
+    return _IN_WORDS.get(reason, reason)

@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ExceptionHandlersMap
 
+from service.api.fields import plain_reason
 from service.errors import (
     BraidError,
     ConflictError,
@@ -27,6 +28,7 @@ from service.errors import (
 from service.telemetry import log
 
 PROBLEM_JSON = "application/problem+json"
+UNAVAILABLE_RETRY_AFTER = "1"
 TYPE_PREFIX = "urn:braid:problem:"
 
 Problems = Mapping[int, ResponseSpec]
@@ -68,6 +70,9 @@ def _answer(
     error: BraidError, *, status: int | None = None, headers: dict[str, str] | None = None
 ) -> Response[Problem]:
     status = status or error.status
+    headers = headers or {}
+    if isinstance(error, UnavailableError):
+        headers["Retry-After"] = UNAVAILABLE_RETRY_AFTER
     problem = Problem(
         type=TYPE_PREFIX + error.type,
         title=error.title,
@@ -131,7 +136,7 @@ def log_bug(event: str, error: Exception, **facts: str) -> None:
 def _bad_parameters(error: ValidationException) -> InvalidRequestError:
     found = error.extra if isinstance(error.extra, list) else []
     violations = tuple(_violation(one) for one in found)
-    details = "; ".join(one.detail for one in violations)
+    details = "; ".join(f"{one.pointer[1:]}: {one.detail}" for one in violations)
     return InvalidRequestError(details or "a required parameter is missing", errors=violations)
 
 
@@ -140,9 +145,7 @@ def _violation(found: Mapping[str, Any]) -> Violation:
     name = str(found.get("key", "")).rstrip("_")
     if name == "data":
         return Violation("", "a JSON body is required")
-    message = str(found["message"])
-    expected = message[:1].lower() + message[1:]
-    return Violation(f"/{name}", f"{found.get('source', 'query')} parameter {name}: {expected}")
+    return Violation(f"/{name}", plain_reason(str(found["message"])))
 
 
 EXCEPTION_HANDLERS: ExceptionHandlersMap = {

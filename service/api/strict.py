@@ -10,6 +10,7 @@ from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 
+from service.api.fields import plain_reason
 from service.errors import BraidError, InvalidRequestError, Violation
 
 MAX_BODY_BYTES = 10_000_000
@@ -89,7 +90,7 @@ def _invalid(message: str) -> InvalidRequestError:
     if not separator:
         what, place = message, "$"
     pointer = _pointer(place)
-    reason = what[:1].lower() + what[1:]
+    reason = plain_reason(what)
     if named := _NAMED.fullmatch(reason):
         name = named[2][:MAX_NAME_CHARACTERS]
         pointer += f"/{_escaped(name)}"

@@ -88,7 +88,7 @@ def _merged(metadata: Metadata, patch: Metadata) -> Metadata:
 
 def _check(metadata: Metadata) -> None:
     for violation in check_metadata(metadata, "/metadata"):
-        raise InvalidRequestError(violation.detail, errors=(violation,))
+        raise InvalidRequestError.of((violation,))
 
 
 def _patched(

@@ -47,8 +47,41 @@ async def test_a_bug_is_500_without_details_and_logged_once_without_values(
 
 async def test_a_database_that_is_gone_is_503(app: Litestar, client: httpx.AsyncClient) -> None:
     await app.state.services.database.close()
-    problem(await client.get("/v1/collections"), 503)
+    response = await client.get("/v1/collections")
+    problem(response, 503)
+    assert response.headers["retry-after"] == "1"
     assert (await client.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer", "reason", "detail"),
+    [
+        ("GET", "/v1/collections?limit=0", None,
+         "/limit", "expected `int` >= 1", "limit: expected `int` >= 1"),
+        ("GET", "/v1/collections/a%20b", None, "/name", "must be 1 to 64 of a-z A-Z 0-9 _ -",
+         "/name: must be 1 to 64 of a-z A-Z 0-9 _ -"),
+        ("POST", "/v1/collections", {"name": "a b"}, "/name",
+         "must be 1 to 64 of a-z A-Z 0-9 _ -", "/name: must be 1 to 64 of a-z A-Z 0-9 _ -"),
+        ("POST", "/v1/collections", {"name": "a", "collection_key": "short"}, "/collection_key",
+         "must be 16 to 128 printable ASCII characters without spaces",
+         "/collection_key: must be 16 to 128 printable ASCII characters without spaces"),
+        ("POST", "/v1/keys", {"name": "a\n", "scopes": ["search"]}, "/name",
+         "must hold no control characters", "/name: must hold no control characters"),
+        ("POST", "/v1/collections/docs/documents", {"documents": [{"doc_id": "a"}]}, "/documents/0",
+         "a document needs text, chunks or a summary",
+         "/documents/0: a document needs text, chunks or a summary"),
+        ("POST", "/v1/collections/docs/search", {"query": {"text": " "}}, "/query/text",
+         "must not be blank", "/query/text: must not be blank"),
+    ],
+)  # fmt: skip
+async def test_a_detail_names_the_field_in_plain_words(
+    client: httpx.AsyncClient, method: str, path: str, body: object, pointer: str, reason: str,
+    detail: str,
+) -> None:  # fmt: skip
+    await new_collection(client, "docs")
+    refused = problem(await client.request(method, path, json=body), 400)
+    assert refused["errors"] == [{"pointer": pointer, "detail": reason}]
+    assert refused["detail"] == detail
 
 
 async def test_every_answer_says_not_to_sniff_or_store(client: httpx.AsyncClient) -> None:
@@ -64,8 +97,9 @@ async def test_a_request_that_takes_too_long_is_503_and_its_statement_ends(
     monkeypatch.setattr("service.api.deadline.REQUEST_SECONDS", 0.2)
     forever = "SELECT pg_sleep(60) WHERE $1::bigint > 0 AND $2::bigint[] IS NULL"
     monkeypatch.setattr("service.db.catalog.COUNT_COLLECTIONS", forever)
-    detail = problem(await client.get("/v1/collections"), 503)["detail"]
-    assert detail == "the request took too long"
+    response = await client.get("/v1/collections")
+    assert problem(response, 503)["detail"] == "the request took too long"
+    assert response.headers["retry-after"] == "1"
     async with app.state.services.database.administer() as connection:
         running = await connection.fetchval(
             "SELECT count(*) FROM pg_stat_activity"
