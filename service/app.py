@@ -29,6 +29,7 @@ from service.api.access import provide_collection, provide_principal
 from service.api.admission import Gate
 from service.api.deadline import Deadline
 from service.api.drain import Drained
+from service.api.head import Headed
 from service.api.languages import Languages
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
@@ -140,7 +141,7 @@ def create_app_for(
         openapi_config=None,
         logging_config=None,
     )
-    app.asgi_handler = Observed(Drained(app.asgi_handler))
+    app.asgi_handler = Observed(Drained(Headed(app.asgi_handler)))
     return app
 
 

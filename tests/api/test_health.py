@@ -22,6 +22,17 @@ async def test_a_process_that_serves_says_so_without_a_key(app: Litestar) -> Non
         }
 
 
+@pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz", "/schema"])
+async def test_a_probe_may_ask_for_the_head_alone(app: Litestar, path: str) -> None:
+    async with client_of(app, {}) as client:
+        head = await client.head(path)
+        assert head.status_code == 200
+        assert head.content == b""
+        assert head.headers == (await client.get(path)).headers
+        await app.state.services.database.close()
+        assert (await client.head("/readyz")).status_code == 503
+
+
 async def test_each_role_serves_health_and_its_own_routes(dsn: str) -> None:
     async with serving(dsn, "search") as app, client_of(app) as client:
         assert (await client.get("/readyz")).status_code == 200
