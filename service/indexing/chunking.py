@@ -67,12 +67,17 @@ def estimate_tokens(text: str) -> int:
 
 
 def _advancing(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Without those that only repeat what is shared with the one before."""
-    reached = 0
+    """Without those that lie within a neighbour."""
+    last: Chunk | None = None
     for chunk in chunks:
-        if chunk.end > reached:
-            reached = chunk.end
-            yield chunk
+        if last is None:
+            last = chunk
+        elif chunk.end > last.end:
+            if chunk.start > last.start:
+                yield last
+            last = chunk
+    if last is not None:
+        yield last
 
 
 def _plain(text: str, chunking: Chunking) -> Iterator[Chunk]:
