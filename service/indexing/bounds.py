@@ -34,7 +34,7 @@ def validate_documents(documents: Sequence[IncomingDocument], generation: Genera
         if len(found) == MAX_VIOLATIONS:
             break
     if found:
-        raise InvalidRequestError(found[0].detail, errors=tuple(found))
+        raise InvalidRequestError.of(tuple(found))
 
 
 def check_metadata(metadata: Metadata, pointer: str) -> Violations:
@@ -52,6 +52,15 @@ def check_metadata(metadata: Metadata, pointer: str) -> Violations:
         yield Violation(pointer, f"metadata has at most {MAX_METADATA_BYTES} bytes as JSON")
 
 
+def check_doc_id(value: str, pointer: str) -> Violations:
+    """What is wrong with the id of a document, which is also a path."""
+    yield from check_id(value, pointer)
+    if not {".", ".."}.isdisjoint(value.split("/")):
+        yield Violation(
+            pointer, "an id of a document has no . or .. between slashes: clients resolve them"
+        )
+
+
 def check_id(value: str, pointer: str) -> Violations:
     """What is wrong with the id of a document or chunk."""
     if not 1 <= len(value) <= MAX_ID_CHARACTERS:
@@ -64,7 +73,7 @@ def _documents(documents: Sequence[IncomingDocument], generation: Generation) ->
     first_at: dict[str, int] = {}
     for at, document in enumerate(documents):
         pointer = f"/documents/{at}"
-        yield from check_id(document.doc_id, f"{pointer}/doc_id")
+        yield from check_doc_id(document.doc_id, f"{pointer}/doc_id")
         if first_at.setdefault(document.doc_id, at) != at:
             yield Violation(f"{pointer}/doc_id", "the same document twice in one request")
         yield from _fields(document, pointer)

@@ -202,3 +202,17 @@ def test_a_vector_takes_two_bytes_a_dimension() -> None:
 )
 def test_merge_patch_follows_rfc_7396(target: Any, patch: Any, merged: Any) -> None:
     assert merge_patch(target, patch) == merged
+
+
+@pytest.mark.parametrize("doc_id", [".", "..", "../a", "a/..", "a/../b", "./a", "a/./b", "/.."])
+def test_an_id_that_clients_would_resolve_as_a_path_is_refused(doc_id: str) -> None:
+    assert pointers(doc(doc_id)) == ["/documents/0/doc_id"]
+
+
+@pytest.mark.parametrize("doc_id", ["...", ".git/config", "a..b", "a/..b", "v1.", "a//b"])
+def test_dots_within_a_name_are_fine(doc_id: str) -> None:
+    assert check(doc(doc_id)) == []
+
+
+def test_a_chunk_may_have_any_name() -> None:
+    assert check({"doc_id": "a", "chunks": [{"id": "..", "text": "t"}]}) == []
