@@ -9,7 +9,7 @@ from rich.progress import Progress, TaskID
 
 from service.cli.batches import Batch, Intake
 from service.cli.client import NOT_FOUND, AnswerError, Api, open_api
-from service.cli.console import CommandError, err
+from service.cli.console import CommandError, complain, err
 from service.cli.jobs import Failure, Job, collection_path, finished, post_documents
 from service.cli.parser import Arguments
 from service.cli.reading import read_documents
@@ -35,6 +35,8 @@ async def _run(path: Path, collection: str, language: str | None) -> int:
         await ensure_collection(api, collection, language)
         report = await index_path(api, collection, path)
     show_report(report, collection)
+    if not report.indexed and not report.failures:
+        complain(f"found no documents in {path}")
     return 0 if report.indexed and not report.failures else 1
 
 

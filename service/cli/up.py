@@ -18,6 +18,7 @@ from rich.text import Text
 from service import __version__
 from service.cli.client import Api
 from service.cli.console import COMPLAINT, CommandError, complain, out
+from service.cli.invocation import own_command
 from service.cli.parser import Arguments
 from service.cli.rootkey import FILE_NAME, data_dir, ensure_root_key
 from service.cli.sample import COLLECTION, QUESTION, load_sample
@@ -168,16 +169,17 @@ def _last_words(log: Path) -> str:
 
 
 def _announce(place: Place, settings: Settings, *, sample: bool) -> None:
+    braid = own_command()
     lines = [("docs", f"{place.url}/schema"), ("log", str(place.log))]
     if place.made_key:
         lines.insert(0, ("key", f"{place.key}  (kept in {place.folder / FILE_NAME})"))
     if environment := _to_export(place, settings):
         lines.append(("first", f"export {environment}"))
     if sample:
-        lines.append(("try", f'braid search "{QUESTION}" --collection {COLLECTION}'))
+        lines.append(("try", f'{braid} search "{QUESTION}" --collection {COLLECTION}'))
         lines.append(("or", _curl(place)))
     else:
-        lines.append(("try", 'braid index PATH && braid search "QUESTION"'))
+        lines.append(("try", f'{braid} index PATH && {braid} search "QUESTION"'))
     out.print(Text.assemble(("braid ", "bold"), f"{__version__} is ready at ", (place.url, "bold")))
     for name, value in lines:
         out.print(Text.assemble((f"  {name:6}", "dim"), value))
@@ -197,7 +199,7 @@ def _to_export(place: Place, settings: Settings) -> str:
 def _curl(place: Place) -> str:
     key = place.key if place.made_key else "$BRAID_ROOT_API_KEY"
     return (
-        f"curl -s {place.url}/v1/collections/{COLLECTION}/search -H 'X-API-Key: {key}' "
+        f'curl -s {place.url}/v1/collections/{COLLECTION}/search -H "X-API-Key: {key}" '
         f"""-H 'Content-Type: application/json' -d '{{"query": {{"text": "{QUESTION}"}}}}'"""
     )
 

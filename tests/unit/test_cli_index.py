@@ -1,5 +1,7 @@
 """An indexing run against a server that refuses, hesitates and fails some documents."""
 
+import argparse
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -108,3 +110,11 @@ async def test_a_collection_is_made_once_with_the_language_asked_for():
     await ensure_collection(server, "new", None)
     with pytest.raises(CommandError, match="collection new exists with language german"):
         await ensure_collection(server, "new", "english")
+
+
+def test_a_folder_without_documents_is_said_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(index, "open_api", FakeServer)
+    monkeypatch.setattr(FakeServer, "__aexit__", lambda *_: asyncio.sleep(0))
+    arguments = argparse.Namespace(path=tmp_path, collection="c", language=None)
+    assert index.run(arguments) == 1
+    assert f"braid: found no documents in {tmp_path}" in capsys.readouterr().err
