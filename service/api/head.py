@@ -20,7 +20,7 @@ class Headed:
             await send(message)
 
         if scope.get("method") == "HEAD" and scope["path"] in PATHS:
-            scope["method"] = "GET"  # type: ignore[typeddict-item]
+            scope["method"] = "GET"
             await self._app(scope, receive, send_without_body)
         else:
             await self._app(scope, receive, send)

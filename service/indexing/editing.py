@@ -32,7 +32,8 @@ async def patch_metadata(
     """Apply a merge patch (RFC 7396) to a document's metadata; how many records changed theirs.
 
     Nothing is embedded again. Versions that wait for the worker are patched too. What cannot be
-    stored is removed from the values. Raises `NotFoundError`, and `InvalidRequestError` when the result breaks a bound.
+    stored is removed from the values. Raises `NotFoundError`, and `InvalidRequestError` when the
+    result breaks a bound.
     """
     _check(patch)
     patch = Cleaner().value(patch)

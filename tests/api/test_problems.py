@@ -53,35 +53,33 @@ async def test_a_database_that_is_gone_is_503(app: Litestar, client: httpx.Async
     assert (await client.get("/livez")).status_code == 200
 
 
+NAME_RULE = "must be 1 to 64 of a-z A-Z 0-9 _ -"
+
+
 @pytest.mark.parametrize(
-    ("method", "path", "body", "pointer", "reason", "detail"),
+    ("request_line", "body", "pointer", "reason"),
     [
-        ("GET", "/v1/collections?limit=0", None,
-         "/limit", "expected `int` >= 1", "limit: expected `int` >= 1"),
-        ("GET", "/v1/collections/a%20b", None, "/name", "must be 1 to 64 of a-z A-Z 0-9 _ -",
-         "/name: must be 1 to 64 of a-z A-Z 0-9 _ -"),
-        ("POST", "/v1/collections", {"name": "a b"}, "/name",
-         "must be 1 to 64 of a-z A-Z 0-9 _ -", "/name: must be 1 to 64 of a-z A-Z 0-9 _ -"),
-        ("POST", "/v1/collections", {"name": "a", "collection_key": "short"}, "/collection_key",
-         "must be 16 to 128 printable ASCII characters without spaces",
-         "/collection_key: must be 16 to 128 printable ASCII characters without spaces"),
-        ("POST", "/v1/keys", {"name": "a\n", "scopes": ["search"]}, "/name",
-         "must hold no control characters", "/name: must hold no control characters"),
-        ("POST", "/v1/collections/docs/documents", {"documents": [{"doc_id": "a"}]}, "/documents/0",
-         "a document needs text, chunks or a summary",
-         "/documents/0: a document needs text, chunks or a summary"),
-        ("POST", "/v1/collections/docs/search", {"query": {"text": " "}}, "/query/text",
-         "must not be blank", "/query/text: must not be blank"),
+        ("GET /v1/collections?limit=0", None, "/limit", "expected `int` >= 1"),
+        ("GET /v1/collections?limit=x", None, "/limit", "must be an integer"),
+        ("GET /v1/collections/a%20b", None, "/name", NAME_RULE),
+        ("POST /v1/collections", {"name": "a b"}, "/name", NAME_RULE),
+        ("POST /v1/collections", {"name": "a", "collection_key": "short"}, "/collection_key",
+         "must be 16 to 128 printable ASCII characters without spaces"),
+        ("POST /v1/keys", {"name": "a\n", "scopes": ["search"]}, "/name",
+         "must hold no control characters"),
+        ("POST /v1/collections/docs/documents", {"documents": [{"doc_id": "a"}]}, "/documents/0",
+         "a document needs text, chunks or a summary"),
+        ("POST /v1/collections/docs/search", {"query": {"text": " "}}, "/query/text",
+         "must not be blank"),
     ],
 )  # fmt: skip
 async def test_a_detail_names_the_field_in_plain_words(
-    client: httpx.AsyncClient, method: str, path: str, body: object, pointer: str, reason: str,
-    detail: str,
-) -> None:  # fmt: skip
+    client: httpx.AsyncClient, request_line: str, body: object, pointer: str, reason: str
+) -> None:
     await new_collection(client, "docs")
-    refused = problem(await client.request(method, path, json=body), 400)
+    refused = problem(await client.request(*request_line.split(" ", 1), json=body), 400)
     assert refused["errors"] == [{"pointer": pointer, "detail": reason}]
-    assert refused["detail"] == detail
+    assert refused["detail"].removeprefix("/") == f"{pointer[1:]}: {reason}"
 
 
 async def test_every_answer_says_not_to_sniff_or_store(client: httpx.AsyncClient) -> None:
