@@ -20,7 +20,7 @@ class Headed:
             await send(message)
 
         if scope.get("method") == "HEAD" and scope["path"] in PATHS:
-            scope["method"] = "GET"
+            scope["method"] = "GET"  # type: ignore[typeddict-unknown-key]
             await self._app(scope, receive, send_without_body)
         else:
             await self._app(scope, receive, send)
