@@ -35,18 +35,19 @@ from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
 
 KEY = "key-of-the-benchmark-run"
-DIM = 384
 WORDS_A_CHUNK = 120
 VOCABULARY = 30_000
 BATCH = 250
 
 
-def corpus(chunks: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray[Any, Any]]:
+def corpus(
+    chunks: int, dim: int, rng: np.random.Generator
+) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Chunks of Zipf-distributed words, and vectors around 50 centres."""
     ranks = np.minimum(rng.zipf(1.3, (chunks, WORDS_A_CHUNK)), VOCABULARY)
     texts = [" ".join(f"w{rank}x" for rank in row) for row in ranks]
-    centres = rng.standard_normal((50, DIM))
-    vectors = centres[rng.integers(0, 50, chunks)] + rng.standard_normal((chunks, DIM))
+    centres = rng.standard_normal((50, dim))
+    vectors = centres[rng.integers(0, 50, chunks)] + rng.standard_normal((chunks, dim))
     return texts, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -64,7 +65,8 @@ def questions(texts: list[str], vectors: np.ndarray[Any, Any], count: int) -> li
 
 async def load(client: httpx.AsyncClient, texts: list[str], vectors: np.ndarray[Any, Any]) -> None:
     await client.post(
-        "/v1/collections", json={"name": "bench", "embedding": {"provider": "none", "dim": DIM}}
+        "/v1/collections",
+        json={"name": "bench", "embedding": {"provider": "none", "dim": vectors.shape[1]}},
     )
     for start in range(0, len(texts), BATCH):
         rows = range(start, min(start + BATCH, len(texts)))
@@ -148,9 +150,9 @@ async def measure(database: Database, port: int, asked: list[Query]) -> None:
     print(f"hybrid over HTTP / slower leg's SQL {whole / slower:.2f} (target at most 1.5)")
 
 
-async def main(chunks: int, queries: int) -> None:
+async def main(chunks: int, dim: int, queries: int) -> None:
     rng = np.random.default_rng(7)
-    texts, vectors = corpus(chunks, rng)
+    texts, vectors = corpus(chunks, dim, rng)
     with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
         postgres = EmbeddedPostgres(Path(folder))
         dsn = postgres.start()
@@ -163,7 +165,7 @@ async def main(chunks: int, queries: int) -> None:
                     started = time.perf_counter()
                     await load(client, texts, vectors)
                     rate = chunks / (time.perf_counter() - started)
-                    print(f"{chunks} chunks of {DIM} dimensions, loaded at {rate:.0f} a second")
+                    print(f"{chunks} chunks of {dim} dimensions, loaded at {rate:.0f} a second")
                     database = await open_database(dsn, size=4)
                     await measure(
                         database, httpx.URL(url).port or 80, questions(texts, vectors, queries)
@@ -211,6 +213,7 @@ async def ready(client: httpx.AsyncClient) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000)
+    parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--queries", type=int, default=100)
     given = parser.parse_args()
-    asyncio.run(main(given.chunks, given.queries))
+    asyncio.run(main(given.chunks, given.dim, given.queries))
