@@ -9,11 +9,10 @@ from service.indexing.chunking import Chunking, iter_chunks
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
-from service.text import Analyzer, Prepared, prepare, tsvector_literal
+from service.text import Analyzer, prepare, tsvector_literal
 
 HASH_VERSION = 1
 """To be raised when equal text gets other lexemes than before."""
-ALWAYS_COMPLETE, END_CHARACTERS = 20_000, 2_000
 
 
 class UnfitDocumentError(Exception):
@@ -58,15 +57,7 @@ def lexemes_of(text: str, analyzer: Analyzer) -> Lexemes:
     """Prepare a text for the lexical index."""
     prepared = prepare(text, analyzer)
     literal = tsvector_literal({**prepared.stop_pairs, **prepared.exact})
-    return Lexemes(literal, prepared.words, _reaches_end(text, prepared, analyzer))
-
-
-def _reaches_end(text: str, prepared: Prepared, analyzer: Analyzer) -> bool:
-    if len(text) <= ALWAYS_COMPLETE:
-        return True
-    end = prepare(text[-END_CHARACTERS:].partition(" ")[2], analyzer)
-    indexed = {*prepared.words.split(), *prepared.exact}
-    return indexed.issuperset(end.exact) and indexed.issuperset(end.words.split())
+    return Lexemes(literal, prepared.words, prepared.complete)
 
 
 def _client_chunk(chunk: PendingChunk, at: int, hashes: "_Hashes") -> PlannedRecord:

@@ -40,12 +40,16 @@ class Prepared(msgspec.Struct, frozen=True):
     stop words, and n-grams as short as a query may be."""
     phrase: str = ""
     """The words in reading order, without variants: what a phrase is searched by."""
+    complete: bool = True
+    """False when the text has more lexemes than fit."""
 
 
 MAX_BYTES = 900_000
 """Of lexemes and positions; a tsvector holds 1,048,575."""
 
 _UNCHECKED_LENGTH = 20_000
+_FIRST_LENGTH = 65_536
+"""Most texts that do not fit are noticed by so much of them; the rest would be for nothing."""
 _CACHED_LENGTH = 64
 _OUTER_PUNCTUATION = ".,;:!?()[]{}\"'*`"
 _analyze_cached = lru_cache(maxsize=32_768)(analyze)
@@ -58,12 +62,24 @@ def prepare(text: str, analyzer: Analyzer) -> Prepared:
     Whoever searches with a part of a text, cut between blanks, asks for lexemes of that text. The
     lexemes fit a tsvector: a text that has more of them is prepared up to there.
     """
+    normal, prepared, size = _measured(text[:_FIRST_LENGTH], analyzer)
+    end = _FIRST_LENGTH
+    while end < len(text) and size <= MAX_BYTES:
+        end *= 4
+        normal, prepared, size = _measured(text[:end], analyzer)
+    complete = size <= MAX_BYTES
+    while size > MAX_BYTES:
+        # A shorter text repeats less, so that its size shrinks less than its length.
+        normal = normal[: len(normal) * MAX_BYTES // size * 15 // 16]
+        prepared = _prepare(normal, analyzer)
+        size = _size(prepared)
+    return prepared if complete else msgspec.structs.replace(prepared, complete=False)
+
+
+def _measured(text: str, analyzer: Analyzer) -> tuple[str, Prepared, int]:
     normal = normalize(clean(text)[0])
     prepared = _prepare(normal, analyzer)
-    while len(normal) > _UNCHECKED_LENGTH and (size := _size(prepared)) > MAX_BYTES:
-        normal = normal[: len(normal) * MAX_BYTES // size]
-        prepared = _prepare(normal, analyzer)
-    return prepared
+    return normal, prepared, _size(prepared) if len(normal) > _UNCHECKED_LENGTH else 0
 
 
 def _prepare(normal: str, analyzer: Analyzer) -> Prepared:

@@ -77,6 +77,13 @@ def test_a_text_with_too_many_lexemes_is_prepared_from_its_beginning() -> None:
     assert words[0] in prepared
 
 
+def test_a_text_that_does_not_fit_says_so() -> None:
+    ideographs = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FA0), k=200_000)))
+    assert not prepare(ideographs, SIMPLE).complete
+    assert prepare(ideographs[:10_000], SIMPLE).complete
+    assert prepare("again and again " * 50_000, SIMPLE).complete
+
+
 @pytest.mark.parametrize("text", ["", " \n", "!?", "\x00", "\ud800", "'", "--", "\\"])
 def test_a_text_without_words_has_no_lexemes(text: str) -> None:
     for analyzer in ANALYZERS:
