@@ -16,7 +16,7 @@ from service.providers.base import EmbedderSource
 from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
 from service.search.grouping import Selection, select_chunks, select_documents
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
-from service.search.present import Presented, present
+from service.search.present import Asked, Presented, present
 from service.search.request import SearchPlan, SearchRequest, plan_search
 from service.search.response import (
     Degradation,
@@ -222,8 +222,10 @@ class _Search:
         try:
             with stage("hydrate") as current:
                 async with asyncio.timeout(self._remaining()):
+                    asked = Asked(weights, self._vector)
+                    services = self._services
                     return await present(
-                        self._services.database, self._plan, selection.hits, weights, self._vector
+                        services.database, services.corpus, self._plan, selection.hits, asked
                     )
         except TimeoutError as error:
             raise UnavailableError("the answer could not be read in time") from error

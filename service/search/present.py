@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from service.db.analyzers import load_analyzer
 from service.db.hydrate import (
     MAX_SIBLINGS,
     DocumentHeader,
@@ -17,18 +18,20 @@ from service.db.pool import Connection, Database
 from service.models import StoredChunk, Vector
 from service.search.fusion import Fused, Leg
 from service.search.grouping import by_document
-from service.search.lexical import positions_of
+from service.search.highlight import highlight, tokens_of
+from service.search.lexical import CorpusCache, positions_of
 from service.search.request import Expand, SearchPlan
 from service.search.response import (
     DocumentHit,
     Expansion,
     FusedExplanation,
+    Highlight,
     Hit,
     HitExplanation,
     LegExplanation,
     Record,
 )
-from service.text import lexeme_hash
+from service.text import lexeme_hash, prepare
 
 
 class Presented(msgspec.Struct, frozen=True):
@@ -39,14 +42,21 @@ class Presented(msgspec.Struct, frozen=True):
     complete: bool
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """The query as the legs saw it: weights of its lexemes, and its vector."""
+
+    weights: Mapping[str, float]
+    vector: Vector | None
+
+
 async def present(
     database: Database,
+    corpus: CorpusCache,
     plan: SearchPlan,
     chosen: Sequence[Fused],
-    weights: Mapping[str, float],
-    vector: Vector | None,
+    asked: Asked,
 ) -> Presented:
-    """Hydrate the chosen candidates; `weights` are those of the query's lexemes."""
+    """Hydrate the chosen candidates."""
     if not chosen:
         return Presented([], [], complete=True)
     generation = plan.collection.generation
@@ -56,8 +66,9 @@ async def present(
         rows = [one.candidate.row for one in chosen]
         stored = await hydrate(connection, generation.id, rows)
         alive = [one for one in chosen if one.candidate.row in stored]
-        terms = await _terms(connection, plan, rows, weights) if plan.request.explain else {}
-        expansions = await _expansions(connection, plan, alive, vector, weights)
+        terms = await _terms(connection, plan, rows, asked.weights) if plan.request.explain else {}
+        expansions = await _expansions(connection, plan, alive, asked)
+        highlights = await _highlights(connection, corpus, plan, stored, asked.weights)
         grouped = plan.request.group_by == "document"
         documents = list({one.candidate.document: None for one in alive}) if grouped else []
         headers = await document_headers(connection, documents) if grouped else {}
@@ -67,6 +78,7 @@ async def present(
             stored[one.candidate.row],
             _explanation(one, rank, terms, plan) if plan.request.explain else msgspec.UNSET,
             expansions.get(one.candidate.row, msgspec.UNSET),
+            highlights.get(one.candidate.row, msgspec.UNSET),
         )
         for rank, one in enumerate(alive, 1)
     }
@@ -82,6 +94,7 @@ def _hit(
     stored: StoredChunk,
     explanation: HitExplanation | msgspec.UnsetType,
     expansion: Expansion | msgspec.UnsetType,
+    highlighted: Highlight | msgspec.UnsetType,
 ) -> Hit:
     return Hit(
         id=stored.id,
@@ -96,6 +109,7 @@ def _hit(
         score=fused.score,
         explain=explanation,
         expansion=expansion,
+        highlight=highlighted,
     )
 
 
@@ -140,6 +154,29 @@ async def _terms(
     }
 
 
+async def _highlights(
+    connection: Connection,
+    corpus: CorpusCache,
+    plan: SearchPlan,
+    stored: Mapping[int, StoredChunk],
+    weights: Mapping[str, float],
+) -> dict[int, Highlight]:
+    if not plan.request.highlight:
+        return {}
+    analyzer = await load_analyzer(connection, plan.collection.generation)
+    tokens = {token for chunk in stored.values() for token in tokens_of(chunk.text)}
+    prepared = {token: prepare(token, analyzer) for token in tokens}
+    words = [word for one in prepared.values() for word in one.words.split()]
+    known = await corpus.statistics.lexemes_of(connection, analyzer.configuration, words)
+
+    def lexemes_of(token: str) -> set[str]:
+        one = prepared[token]
+        stems = (lexeme for word in one.words.split() for lexeme in known[word])
+        return {*one.exact, *stems}
+
+    return {row: highlight(chunk.text, weights, lexemes_of) for row, chunk in stored.items()}
+
+
 def _explanation(
     fused: Fused, rank: int, terms: Mapping[int, dict[str, float]], plan: SearchPlan
 ) -> HitExplanation:
@@ -158,17 +195,18 @@ async def _expansions(
     connection: Connection,
     plan: SearchPlan,
     alive: Sequence[Fused],
-    vector: Vector | None,
-    weights: Mapping[str, float],
+    asked: Asked,
 ) -> dict[int, Expansion]:
     expand = plan.request.expand
     siblings = MAX_SIBLINGS if expand.siblings_all else expand.siblings_topk
     if not alive or not (siblings or expand.neighbours or expand.summary):
         return {}
-    by_position = positions_of(weights) or None
+    by_position = positions_of(asked.weights) or None
     wanted = Surroundings(
         siblings=siblings,
-        order=None if expand.siblings_all else (by_position if vector is None else vector),
+        order=None
+        if expand.siblings_all
+        else (by_position if asked.vector is None else asked.vector),
         neighbours=expand.neighbours,
         summary=expand.summary,
     )

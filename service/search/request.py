@@ -86,6 +86,8 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
     """The last conversation turns; read by the reranker only."""
     expand: Expand = Expand()
+    highlight: bool = False
+    """Mark the query's words in the text of each hit."""
     explain: bool = False
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 3000
 

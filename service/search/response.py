@@ -54,6 +54,13 @@ class Expansion(msgspec.Struct, frozen=True):
     summary: Record | None
 
 
+class Highlight(msgspec.Struct, frozen=True):
+    """Where a text holds the query's words: offsets in characters, and marked pieces of it."""
+
+    spans: list[tuple[int, int]]
+    fragments: list[str]
+
+
 class Hit(msgspec.Struct, frozen=True):
     """One ranked chunk or summary."""
 
@@ -69,6 +76,7 @@ class Hit(msgspec.Struct, frozen=True):
     score: float
     explain: HitExplanation | msgspec.UnsetType = msgspec.UNSET
     expansion: Expansion | msgspec.UnsetType = msgspec.UNSET
+    highlight: Highlight | msgspec.UnsetType = msgspec.UNSET
 
 
 class DocumentHit(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -71,21 +71,26 @@ class StatisticsCache:
     async def lexemes(
         self, connection: Connection, configuration: str, prepared: Prepared
     ) -> Mapping[str, int]:
-        """The distinct lexemes of a prepared query and how often it holds each.
-
-        A word yields the same lexemes wherever it stands, so words are asked for once.
-        """
+        """The distinct lexemes of a prepared query and how often it holds each."""
         words = prepared.words.split()
-        unknown = [word for word in set(words) if (configuration, word) not in self._words]
-        if unknown:
-            if len(self._words) > MAX_WORDS:
-                self._words.clear()
-            found = await lexemes_of_words(connection, configuration, unknown)
-            self._words.update({(configuration, word): found[word] for word in unknown})
+        known = await self.lexemes_of(connection, configuration, words)
         counts = Counter(prepared.exact)
         for word in words:
-            counts.update(self._words[configuration, word])
+            counts.update(known[word])
         return counts
+
+    async def lexemes_of(
+        self, connection: Connection, configuration: str, words: Iterable[str]
+    ) -> dict[str, Sequence[str]]:
+        """The lexemes of words: the same wherever a word stands, so each is asked for once."""
+        distinct = set(words)
+        if len(self._words) > MAX_WORDS:
+            self._words.clear()
+        unknown = [word for word in distinct if (configuration, word) not in self._words]
+        if unknown:
+            found = await lexemes_of_words(connection, configuration, unknown)
+            self._words.update({(configuration, word): found[word] for word in unknown})
+        return {word: self._words[configuration, word] for word in distinct}
 
     def _forget_expired(self) -> None:
         now = self._clock()

@@ -367,6 +367,34 @@ async def test_a_query_of_stop_words_finds_who_says_exactly_that(
         assert ids(answer)[0] == expected
 
 
+async def test_highlights_are_offsets_and_marked_fragments(client: httpx.AsyncClient) -> None:
+    texts = {
+        "plain": "Keys were rotated (twice) by rotation jobs; see getUserById() and E-4012.",
+        "zh": "如何部署新的应用程序？请先阅读部署指南。",  # noqa: RUF001
+    }
+    await filled(
+        client,
+        "marked",
+        [document(name, chunk(name, text)) for name, text in texts.items()],
+        embedding={"provider": "none"},
+        language="english",
+    )
+
+    async def marked(asked: str, name: str) -> list[str]:
+        answer = await search(client, "marked", query={"text": asked}, mode="text", highlight=True)
+        (hit,) = [hit for hit in answer["hits"] if hit["id"] == name]
+        for fragment in hit["highlight"]["fragments"]:
+            assert fragment.replace("<em>", "").replace("</em>", "") in texts[name]
+        return [texts[name][start:end] for start, end in hit["highlight"]["spans"]]
+
+    assert await marked("rotating a key", "plain") == ["Keys", "rotated", "rotation"]
+    assert await marked("E-4012", "plain") == ["E-4012"]
+    assert await marked("user by id", "plain") == ["getUserById"]
+    assert await marked("部署", "zh") == ["部署", "部署"]
+    unmarked = await search(client, "marked", query={"text": "key"}, mode="text")
+    assert "highlight" not in unmarked["hits"][0]
+
+
 async def test_stop_words_in_a_websearch_demand_nothing(client: httpx.AsyncClient) -> None:
     text = "How do I rotate my API key without downtime? Use the overlap."
     await filled(
