@@ -12,7 +12,13 @@ from service.db.guarded_process import GuardedProcess
 from service.db.owner_lock import OwnerLock
 from service.db.postgres_tree import PostgresTree, find_tree, runnable
 from service.db.server_account import EmbeddedError, ServerAccount, server_account
-from service.db.server_record import ServerRecord, await_no_server, end_orphans, read_record
+from service.db.server_record import (
+    ServerRecord,
+    await_no_server,
+    end_orphans,
+    is_running,
+    read_record,
+)
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "PostgresTree", "default_data_dir", "find_tree"]
 
@@ -96,7 +102,7 @@ class EmbeddedPostgres:
 
         Blocks, about a second the first time and 0.1 s later; raises `EmbeddedError`.
         """
-        if self._server is None or self._server.poll() is not None:
+        if not self._runs():
             self.stop()
             try:
                 self._start(time.monotonic() + timeout)
@@ -106,6 +112,13 @@ class EmbeddedPostgres:
                     f"cannot keep data in {self.root} ({why}): set BRAID_DATA_DIR"
                 ) from error
         return self.dsn()
+
+    def _runs(self) -> bool:
+        # A server just killed is gone a moment before its guard notices.
+        if self._server is None or self._server.poll() is not None:
+            return False
+        record = read_record(self._cluster.data)
+        return record is not None and is_running(record.pid, self._cluster.data)
 
     def stop(self) -> None:
         """Stop the server; an attached one, or one inherited by a fork, is only forgotten."""
