@@ -16,6 +16,7 @@ from service.db.server_account import LOCALE, EmbeddedError, ServerAccount
 
 _BUILTIN_LOCALE = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 _FIRST_WITH_BUILTIN_LOCALE = 17
+_REMOVALS, _REMOVAL_SECONDS = 50, 0.02
 
 
 class Cluster:
@@ -39,8 +40,7 @@ class Cluster:
         deadline: float,
     ) -> None:
         """Create the cluster unless it exists, made by the same major version."""
-        for leftover in self.data.parent.glob(f"{self.data.name}.new.*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._remove_leftovers()
         if self.data.exists():
             self._check_version(version)
             return
@@ -53,6 +53,16 @@ class Cluster:
         locale = _BUILTIN_LOCALE if version >= _FIRST_WITH_BUILTIN_LOCALE else ()
         options = (*locale, *(() if sync else ("--no-sync",)))
         self._create(tree, account, options, deadline)
+
+    def _remove_leftovers(self) -> None:
+        # An initdb that is just ending removes its files too, or makes a last one.
+        for _ in range(_REMOVALS):
+            leftovers = list(self.data.parent.glob(f"{self.data.name}.new.*"))
+            if not leftovers:
+                return
+            for leftover in leftovers:
+                shutil.rmtree(leftover, ignore_errors=True)
+            time.sleep(_REMOVAL_SECONDS)
 
     def _check_version(self, version: int) -> None:
         made_by = (self.data / "PG_VERSION").read_text().strip()
