@@ -127,7 +127,8 @@ class _Search:
             limit=limit,
             per_document=plan.per_document,
         )
-        lexical, dense = await asyncio.gather(self._lexical(query), self._dense(query))
+        # The dense statement is under way while the lexical leg still prepares its words.
+        dense, lexical = await asyncio.gather(self._dense(query), self._lexical(query))
         found: dict[Leg, list[Candidate]] = {}
         if dense is not None:
             found["dense"] = dense
