@@ -54,10 +54,6 @@ LISTS = """
     SELECT segment_id, lexeme, rows, data FROM braid.postings
     WHERE segment_id = ANY($1) AND lexeme = ANY($2)
 """
-FREQUENCIES = """
-    SELECT lexeme, sum(rows)::bigint AS rows FROM braid.postings
-    WHERE segment_id = ANY($1) AND lexeme = ANY($2) GROUP BY lexeme
-"""
 LIVE_ROWS = """
     SELECT count(*) FILTER (WHERE id < $2) AS packed, count(*) FILTER (WHERE id >= $2) AS fresh
     FROM braid.chunks WHERE generation_id = $1
@@ -226,14 +222,6 @@ async def posting_lists(
     """The lists of some lexemes, by segment and lexeme."""
     found = await connection.fetch(LISTS, segments, lexemes)
     return {(segment, lexeme): unpack_list(rows, data) for segment, lexeme, rows, data in found}
-
-
-async def packed_frequencies(
-    connection: Connection, segments: Sequence[int], lexemes: Sequence[int]
-) -> dict[int, int]:
-    """Rows that hold each lexeme, as of when they were packed."""
-    found = await connection.fetch(FREQUENCIES, segments, lexemes)
-    return {row["lexeme"]: row["rows"] for row in found}
 
 
 class PackedQuery(msgspec.Struct, frozen=True):
