@@ -43,7 +43,7 @@ SortText = Annotated[
     ),
 ]
 Cursor = Annotated[
-    str | None, QueryParameter(max_length=4096, description="next_cursor of the page before")
+    str | None, QueryParameter(max_length=8192, description="next_cursor of the page before")
 ]
 OffsetOrNone = Annotated[
     int | None, QueryParameter(ge=0, le=MAX_OFFSET, description="rows to skip, without a cursor")

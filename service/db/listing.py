@@ -14,6 +14,8 @@ from service.models import Filter, Generation, Metadata, Scope, StoredChunk
 
 RowNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 SORTABLE_COLUMNS = frozenset({"doc_id", "title", "source", "position"})
+SORTED_CHARACTERS = 512
+"""Of a long string only the beginning counts, so that a cursor fits into a URL."""
 
 # One statement, so that a document is never seen half deleted.
 DOCUMENT = f"""
@@ -165,9 +167,15 @@ def page_statement(page: Page, arguments: list[object]) -> str:
 def _sorted_by(sort: Sort, bound: Any) -> str:
     if sort.key is None:
         return "NULL"
+    if sort.key == "position":
+        return "to_jsonb(position)"
     if sort.key in SORTABLE_COLUMNS:
-        return f"coalesce(to_jsonb({sort.key}), 'null')"
-    return f"coalesce(metadata -> {bound(sort.key)}::text, 'null')"
+        return f"coalesce(to_jsonb(left({sort.key}, {SORTED_CHARACTERS})), 'null')"
+    field = f"metadata -> {bound(sort.key)}::text"
+    return f"""(CASE jsonb_typeof({field})
+        WHEN 'string' THEN to_jsonb(left({field} #>> '{{}}', {SORTED_CHARACTERS}))
+        WHEN 'array' THEN '{{}}' WHEN 'object' THEN '{{}}'
+        ELSE coalesce({field}, 'null') END)"""
 
 
 def _position(row: asyncpg.Record, sort: Sort) -> Position:

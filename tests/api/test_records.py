@@ -134,6 +134,59 @@ async def test_the_default_order_has_cursors_too(client: httpx.AsyncClient) -> N
     assert ids(first) + ids(second) == ids(await listed(client))
 
 
+KINDS: list[Any] = ["x" * 600 + "b", "x" * 600 + "a", "é", 3, 1.5, True, None, [1], {"a": 1}, ""]
+
+
+@pytest.mark.parametrize("sort", [None, "n", "-n", "title", "-doc_id", "position"])
+async def test_no_record_is_missed_or_seen_twice_while_others_come_and_go(
+    app: Litestar, client: httpx.AsyncClient, sort: str | None
+) -> None:
+    await new_collection(client, "docs")
+    for number, kind in enumerate(KINDS * 2):
+        await store(app, f"stays-{number:02}", {"n": kind})
+        await store(app, f"goes-{number:02}", {"n": kind})
+    parameters = {"limit": 3, **({"sort": sort} if sort else {})}
+    seen: list[str] = []
+    for turn in range(30):
+        page = await listed(client, **parameters)
+        seen += ids(page)
+        if page["next_cursor"] is None:
+            break
+        parameters["cursor"] = page["next_cursor"]
+        # The very record that the cursor stands on goes too.
+        gone = [page["records"][-1]["doc_id"], f"goes-{turn:02}"]
+        await forget(app, [one for one in gone if one.startswith("goes")])
+        await store(app, f"comes-{turn:02}", {"n": KINDS[turn % len(KINDS)]})
+    assert page["next_cursor"] is None
+    assert len(seen) == len(set(seen))
+    assert {f"stays-{number:02}::0" for number in range(2 * len(KINDS))} <= set(seen)
+
+
+async def forget(app: Litestar, doc_ids: list[str]) -> None:
+    async with app.state.services.database.administer() as connection:
+        await connection.execute("DELETE FROM braid.chunks WHERE doc_id = ANY($1)", doc_ids)
+        await connection.execute("DELETE FROM braid.documents WHERE doc_id = ANY($1)", doc_ids)
+
+
+@pytest.mark.parametrize(
+    "values", [["\U0001f600" * 3000, "\x01" * 3000, 1e308, -1e308, [1] * 9000]]
+)
+async def test_a_cursor_past_a_huge_value_fits_into_a_url(
+    app: Litestar, client: httpx.AsyncClient, values: list[Any]
+) -> None:
+    await new_collection(client, "docs")
+    for number, value in enumerate(values):
+        await store(app, f"{number}", {"n": value})
+    parameters: dict[str, Any] = {"limit": 1, "sort": "n"}
+    seen: list[str] = []
+    for _ in values:
+        page = await listed(client, **parameters)
+        seen += ids(page)
+        parameters["cursor"] = page["next_cursor"]
+    # Strings, then numbers, then lists: by what they are before what they hold.
+    assert seen == ["1::0", "0::0", "3::0", "2::0", "4::0"]
+
+
 @pytest.mark.usefixtures("docs")
 async def test_vectors_come_when_asked_for(client: httpx.AsyncClient) -> None:
     records = (await listed(client, include_vector="true", limit=2))["records"]

@@ -64,7 +64,8 @@ def _text_test(operator: str, stored: str, value: str) -> bool:
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
-    return {str: "string", int: "number", float: "number", list: "list"}.get(type(value), "null")
+    kinds = {str: "string", int: "number", float: "number", list: "list", dict: "object"}
+    return kinds.get(type(value), "null")
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -72,10 +73,17 @@ def _same(one: Any, other: Any) -> bool:
 
 
 KEYS = ["a", "b.c", "a/b", "", "doc_id", "title", "source"]
-words = st.sampled_from(["", "x", "X", "xy", "Straße", "%", "_", "'", '"', "\\", "né", "1"])
-numbers = st.sampled_from([0, 1, -1, 1.0, 1.5, 10**12, 1e300])
+words = st.sampled_from(
+    ["", "x", "X", "xy", "Straße", "%", "_", "'", '"', "\\", "né", "NÉ", "1", "ж", "\U0001f600"]
+)
+numbers = st.sampled_from([0, 1, -1, 1.0, 1.5, 10**12, 2**63, 1e300, -1e300, 5e-324])
 scalars = st.one_of(words, numbers, st.booleans(), st.none())
-stored_values = st.one_of(scalars, st.lists(scalars, max_size=3))
+objects = st.dictionaries(st.sampled_from(["x", "a"]), scalars, max_size=2)
+stored_values = st.one_of(
+    scalars,
+    st.lists(st.one_of(scalars, st.lists(scalars, max_size=2), objects), max_size=3),
+    objects,
+)
 metadata = st.dictionaries(st.sampled_from(["a", "b.c", "a/b"]), stored_values, max_size=3)
 rows = st.lists(
     st.fixed_dictionaries(
@@ -97,7 +105,11 @@ operators = st.one_of(
     st.tuples(st.sampled_from(["contains", "starts_with"]), words),
     st.tuples(st.just("exists"), st.booleans()),
 )
-conditions = st.one_of(scalars, operators.map(lambda pair: dict([pair])))
+conditions = st.one_of(
+    scalars,
+    st.lists(scalars, min_size=1, max_size=3),
+    st.lists(operators, min_size=1, max_size=3).map(dict),
+)
 keys = st.sampled_from([key for key in KEYS if key])
 filters = st.recursive(
     st.dictionaries(keys, conditions, max_size=2),
@@ -115,7 +127,9 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
     async with database.administer() as opened:
         await opened.execute(
             "CREATE TEMP TABLE rows (number int, metadata jsonb,"
-            ' doc_id text COLLATE "C", title text, source text)'
+            ' doc_id text COLLATE "C", title text, source text);'
+            "CREATE INDEX ON rows USING gin (metadata jsonb_path_ops);"
+            "CREATE INDEX ON rows (doc_id)"
         )
         yield opened
 
@@ -123,8 +137,13 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
 async def matching(connection: Connection, raw: dict[str, Any]) -> set[int]:
     arguments: list[object] = []
     condition = filter_sql(parse_filter(raw), arguments)
-    found = await connection.fetch(f"SELECT number FROM rows WHERE {condition}", *arguments)
-    return {number for (number,) in found}
+    statement = f"SELECT number FROM rows WHERE {condition}"
+    scanned = {number for (number,) in await connection.fetch(statement, *arguments)}
+    await connection.execute("SET LOCAL enable_seqscan = off")
+    by_index = {number for (number,) in await connection.fetch(statement, *arguments)}
+    await connection.execute("SET LOCAL enable_seqscan = on")
+    assert by_index == scanned
+    return scanned
 
 
 @settings(

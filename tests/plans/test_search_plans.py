@@ -39,24 +39,48 @@ async def test_lexical_candidates_come_from_the_gin_index_of_one_partition(
     assert shown.count("chunks_") == shown.count(f"chunks_{collection.generation.id}")
 
 
-async def test_an_equality_filter_is_served_by_the_metadata_index(
-    database: Database, collection: Collection
-) -> None:
+@pytest.fixture
+async def tagged(database: Database, collection: Collection) -> Collection:
+    """Each row has its own number and one of many tags."""
     async with database.administer() as connection:
         await connection.execute(
-            "UPDATE braid.chunks SET metadata = jsonb_build_object('n', id)"
+            "UPDATE braid.chunks SET metadata = jsonb_build_object("
+            "    'n', id, 'tags', jsonb_build_array('t' || id % 997), 'size', id % 10)"
             " WHERE generation_id = $1",
             collection.generation.id,
         )
         await connection.execute(f"ANALYZE braid.chunks_{collection.generation.id:d}")
-    arguments: list[object] = [collection.generation.id]
-    condition = filter_sql(parse_filter({"n": {"in": [7, 8]}}), arguments)
+    return collection
+
+
+@pytest.mark.parametrize(
+    ("raw", "index"),
+    [
+        ({"n": 7}, "metadata_idx"),
+        ({"n": {"in": [7, 8]}}, "metadata_idx"),
+        ({"n": [7, "x", None, True]}, "metadata_idx"),
+        ({"tags": "t7"}, "metadata_idx"),
+        ({"tags": {"eq": "t7"}, "size": {"gt": 3, "lt": 9}}, "metadata_idx"),
+        ({"n": 7, "not": {"size": 3}}, "metadata_idx"),
+        ({"or": [{"n": 7}, {"tags": "t7"}]}, "metadata_idx"),
+        ({"and": [{"n": 7}, {"source": "wiki"}]}, "metadata_idx"),
+        ({"doc_id": "d7"}, "doc_id_idx"),
+        ({"doc_id": ["d7", "d8"]}, "doc_id_idx"),
+        ({"or": [{"doc_id": "d7"}, {"n": 7}]}, "doc_id_idx"),
+    ],
+)
+async def test_equality_and_membership_are_served_by_an_index(
+    database: Database, tagged: Collection, raw: dict[str, Any], index: str
+) -> None:
+    arguments: list[object] = [tagged.generation.id]
+    condition = filter_sql(parse_filter(raw), arguments)
     shown = await plan(
         database,
         f"SELECT id FROM braid.searchable WHERE generation_id = $1 AND {condition}",
         *arguments,
     )
-    assert "metadata_idx" in shown
+    assert f"chunks_{tagged.generation.id}_{index}" in shown
+    assert "Seq Scan" not in shown
 
 
 async def test_hydration_reads_by_primary_key(database: Database, collection: Collection) -> None:
