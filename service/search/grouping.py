@@ -29,6 +29,14 @@ def select_documents(fused: Sequence[Fused], k: int, per_document: int | None) -
     return Selection(hits, len(chosen) >= k)
 
 
+def of_documents(fused: Sequence[Fused], leaders: Sequence[Fused]) -> list[Fused]:
+    """The candidates of the leaders' documents, in the order of the documents."""
+    groups: dict[int, list[Fused]] = {one.candidate.document: [] for one in leaders}
+    for one in fused:
+        groups.get(one.candidate.document, []).append(one)
+    return [one for group in groups.values() for one in group]
+
+
 def capped(fused: Sequence[Fused], per_document: int | None) -> list[Fused]:
     """The best `per_document` candidates of each document, in the given order."""
     if per_document is None:

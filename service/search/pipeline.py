@@ -10,11 +10,19 @@ import msgspec
 from service.db.candidates import CandidateQuery
 from service.db.dense import dense_candidates
 from service.db.pool import Database
+from service.db.vectors import stored_vectors
 from service.errors import ProviderError, UnavailableError
 from service.models import Candidate, Collection, Vector
 from service.providers.base import EmbedderSource
+from service.search.diversity import diversify, leaders
 from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
-from service.search.grouping import Selection, select_chunks, select_documents
+from service.search.grouping import (
+    Selection,
+    capped,
+    of_documents,
+    select_chunks,
+    select_documents,
+)
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.present import Asked, Presented, present
 from service.search.request import SearchPlan, SearchRequest, plan_search
@@ -82,6 +90,7 @@ class _Search:
         self._stages: dict[StageName, dict[str, Any]] = {}
         self._degraded: dict[StageName, str] = {}
         self._best: dict[str, float] = {}
+        self._ranks: dict[int, int] = {}
 
     async def run(self) -> SearchResponse:
         for _ in range(MAX_ATTEMPTS):
@@ -102,8 +111,39 @@ class _Search:
             selection = choose(fused, plan.request.k, plan.per_document)
             done = selection.filled or legs.exhausted or limit >= MAX_POOL
             if done or self._legs_time() <= 0:
-                return legs, rule, selection
+                break
             limit = min(2 * limit, MAX_POOL)
+        if plan.request.explain:
+            self._ranks = {one.candidate.row: rank for rank, one in enumerate(fused, 1)}
+        return legs, rule, await self._diversified(fused, selection)
+
+    async def _diversified(self, fused: list[Fused], selection: Selection) -> Selection:
+        """Choose again for diversity, if that is asked for; the selection stands if it fails."""
+        plan, diversity = self._plan, self._plan.request.diversity
+        if diversity is None or not selection.hits:
+            return selection
+        grouped = plan.request.group_by == "document"
+        pool = capped(fused, plan.per_document)
+        first = leaders(pool, grouped=grouped)
+
+        async def run(stage: Stage) -> list[int]:
+            generation = plan.collection.generation
+            async with self._services.database.read(generation.team_id) as connection:
+                rows = [one.candidate.row for one in first]
+                stored = await stored_vectors(connection, generation.id, rows)
+            stage.facts["candidates"] = len(first)
+            stage.facts["without_vector"] = len(first) - len(stored)
+            scores, vectors = [one.score for one in first], [stored.get(row) for row in rows]
+            return await asyncio.to_thread(
+                diversify, scores, vectors, plan.request.k, diversity.lambda_
+            )
+
+        places = await self._attempt("diversity", self._legs_time(), run)
+        if places is None:
+            return selection
+        picked = [first[place] for place in places]
+        hits = of_documents(pool, picked) if grouped else picked
+        return msgspec.structs.replace(selection, hits=hits)
 
     def _fuse(self, legs: Legs) -> tuple[FusionRule | None, list[Fused]]:
         plan = self._plan
@@ -223,7 +263,7 @@ class _Search:
         try:
             with stage("hydrate") as current:
                 async with asyncio.timeout(self._remaining()):
-                    asked = Asked(weights, self._vector)
+                    asked = Asked(weights, self._vector, self._ranks)
                     services = self._services
                     return await present(
                         services.database, services.corpus, self._plan, selection.hits, asked

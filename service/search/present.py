@@ -47,6 +47,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     weights: Mapping[str, float]
     vector: Vector | None
+    ranks: Mapping[int, int]
+    """Place of each row in the fused list, from 1; only for explanations."""
 
 
 async def present(
@@ -76,11 +78,11 @@ async def present(
         one.candidate.row: _hit(
             one,
             stored[one.candidate.row],
-            _explanation(one, rank, terms, plan) if plan.request.explain else msgspec.UNSET,
+            _explanation(one, asked.ranks, terms, plan) if plan.request.explain else msgspec.UNSET,
             expansions.get(one.candidate.row, msgspec.UNSET),
             highlights.get(one.candidate.row, msgspec.UNSET),
         )
-        for rank, one in enumerate(alive, 1)
+        for one in alive
     }
     return Presented(
         hits=list(shown.values()),
@@ -178,7 +180,10 @@ async def _highlights(
 
 
 def _explanation(
-    fused: Fused, rank: int, terms: Mapping[int, dict[str, float]], plan: SearchPlan
+    fused: Fused,
+    ranks: Mapping[int, int],
+    terms: Mapping[int, dict[str, float]],
+    plan: SearchPlan,
 ) -> HitExplanation:
     def leg(name: Leg) -> LegExplanation | None:
         part = fused.legs.get(name)
@@ -187,6 +192,7 @@ def _explanation(
         added = terms.get(fused.candidate.row) if name == "lexical" else None
         return LegExplanation(part.rank, part.score, part.contribution, added)
 
+    rank = ranks[fused.candidate.row]
     place = FusedExplanation(rank, fused.score) if plan.mode == "hybrid" else None
     return HitExplanation(dense=leg("dense"), lexical=leg("lexical"), fused=place)
 

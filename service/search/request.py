@@ -13,6 +13,8 @@ from service.text import clean
 MAX_QUERY_CHARACTERS = 32_768
 HALFVEC_MAX = 65_504.0
 GROUPED_CHUNKS_PER_DOCUMENT = 20
+DIVERSITY_POOL = 3
+"""Candidates of a leg to each hit when the hits are to differ."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -70,6 +72,13 @@ class Expand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary: bool = False
 
 
+class Diversity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hits that do not repeat each other: maximal marginal relevance on the stored vectors."""
+
+    lambda_: Share = msgspec.field(name="lambda")
+    """1: by relevance alone; 0: the first by relevance, each other as unlike as can be."""
+
+
 class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a search; only `query` is required."""
 
@@ -83,6 +92,7 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fusion: Fusion = Fusion()
     lexical: Lexical = Lexical()
     min_score: MinScore = MinScore()
+    diversity: Diversity | None = None
     context: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
     """The last conversation turns; read by the reranker only."""
     expand: Expand = Expand()
@@ -140,9 +150,13 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         method=fusion.method or defaults.method,
         weights=weights,
         rrf_k=fusion.rrf_k or defaults.rrf_k,
-        pool=max(fusion.fetch_k or defaults.fetch_k, request.k),
+        pool=max(fusion.fetch_k or defaults.fetch_k, _least_pool(request)),
         per_document=request.max_chunks_per_document or grouped,
     )
+
+
+def _least_pool(request: SearchRequest) -> int:
+    return request.k * (DIVERSITY_POOL if request.diversity else 1)
 
 
 def _query_text(query: Query) -> str | None:
