@@ -15,7 +15,8 @@ AnalyzerKind = Literal["language", "simple", "trigram"]
 RecordType = Literal["chunk", "summary"]
 KeyScope = Literal["search", "index", "admin"]
 IngestMode = Literal["replace", "upsert"]
-JobStatus = Literal["pending", "processing", "done", "error"]
+JobKind = Literal["ingest", "reindex", "index"]
+JobStatus = Literal["pending", "processing", "done", "error", "paused", "cancelled"]
 Metadata = dict[str, Any]
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
+from service.db.disposal import leave_behind
 from service.db.pool import Connection, Database
 from service.errors import ConflictError
 from service.models import AnalyzerKind, Collection, Generation, SearchDefaults, Weights
@@ -56,8 +57,6 @@ UPDATE braid.collections SET search_mode = $2, fusion_method = $3, weight_dense 
 WHERE id = $1
 """
 
-# Jobs first: their ingests go with them through an index, and none is left when the documents go.
-DELETE_JOBS = "DELETE FROM braid.jobs WHERE collection_id = $1"
 DELETE_COLLECTION = "DELETE FROM braid.collections WHERE id = $1"
 
 # Counted as the owner: without the policy's condition an index-only scan answers.
@@ -182,7 +181,10 @@ async def insert_collection(
 
 async def lock_collection(connection: Connection, collection_id: int) -> Collection | None:
     """The collection as it is now, held still until the transaction ends."""
-    row = await connection.fetchrow(LOCK_COLLECTION, collection_id)
+    # Who waited for a swap of generations finds no row: the generation it joined is another one.
+    row = await connection.fetchrow(LOCK_COLLECTION, collection_id) or await connection.fetchrow(
+        LOCK_COLLECTION, collection_id
+    )
     return as_collection(row) if row else None
 
 
@@ -192,8 +194,8 @@ async def update_search(connection: Connection, collection_id: int, search: Sear
 
 
 async def delete_collection(connection: Connection, collection_id: int) -> None:
-    """Delete a collection and all rows but those of its partition."""
-    await connection.execute(DELETE_JOBS, collection_id)
+    """Delete a collection; what belonged to it is unreachable, and removed in the background."""
+    await leave_behind(connection, collection_id)
     await connection.execute(DELETE_COLLECTION, collection_id)
 
 

@@ -76,7 +76,7 @@ FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[]) AS new (generation_id, id, 
 WHERE c.generation_id = ANY($4) AND c.generation_id = new.generation_id AND c.id = new.id
 """
 GENERATIONS = """
-SELECT id FROM braid.generations WHERE collection_id = $1 AND state <> 'retired'
+SELECT id FROM braid.generations WHERE collection_id = $1 AND state <> 'discarded'
 ORDER BY id FOR SHARE
 """
 DELETE_DOCUMENT = """

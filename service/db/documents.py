@@ -43,6 +43,7 @@ WHERE collection_id = $1 AND doc_id = $2 FOR UPDATE
 PUBLISH = """
 UPDATE braid.documents d SET
     status = 'ready', failure_reason = NULL, updated_at = now(),
+    version = nextval('braid.document_version_seq'),
     title = CASE WHEN new.whole THEN new.title ELSE coalesce(new.title, d.title) END,
     source = CASE WHEN new.whole THEN new.source ELSE coalesce(new.source, d.source) END,
     metadata = CASE WHEN new.whole THEN coalesce(new.metadata, '{}')
@@ -91,7 +92,10 @@ class DocumentVersion(msgspec.Struct, frozen=True):
 
 async def hold_generation(connection: Connection, collection_id: int) -> Generation:
     """The active generation, held still until the transaction ends; raises `NotFoundError`."""
-    row = await connection.fetchrow(HOLD_GENERATION, collection_id)
+    # Who waited for a swap of generations finds no row: the generation it joined is another one.
+    row = await connection.fetchrow(HOLD_GENERATION, collection_id) or await connection.fetchrow(
+        HOLD_GENERATION, collection_id
+    )
     collection = as_collection(row) if row else None
     if collection is None:
         raise NotFoundError("unknown collection")

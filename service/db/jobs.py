@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from service.db.pool import Connection
-from service.models import JobStatus
+from service.models import JobKind, JobStatus
 
 MAX_WARNINGS = 100
 MAX_FAILURES = 100
@@ -15,13 +15,13 @@ MAX_REASON = 500
 
 INSERT_JOB = """
 INSERT INTO braid.jobs (team_id, collection_id, kind, documents, warnings, usage)
-VALUES ($1, $2, 'ingest', $3, $4::jsonb, '{"embedding_tokens": 0}') RETURNING id
+VALUES ($1, $2, $5, $3, $4::jsonb, '{"embedding_tokens": 0}') RETURNING id
 """
 
 BEGIN_JOB = """
 UPDATE braid.jobs SET status = 'processing', error = NULL, updated_at = now()
 WHERE id = $1 AND status IN ('pending', 'processing')
-RETURNING collection_id, extract(epoch FROM now() - created_at)::float8
+RETURNING kind, collection_id, extract(epoch FROM now() - created_at)::float8
 """
 
 ADD_PROGRESS = f"""
@@ -53,8 +53,8 @@ RETURNING indexed, failed
 """
 
 JOB_COLUMNS = """
-j.id, j.status, j.error, j.warnings, j.documents, j.indexed, j.failed, j.usage, j.created_at,
-j.updated_at, (SELECT count(*) FROM braid.ingests i
+j.id, j.kind, j.status, j.error, j.warnings, j.documents, j.indexed, j.failed, j.usage,
+j.created_at, j.updated_at, (SELECT count(*) FROM braid.ingests i
                WHERE i.job_id = j.id AND i.status = 'pending') AS waiting
 """
 GET_JOB = f"SELECT {JOB_COLUMNS} FROM braid.jobs j WHERE j.collection_id = $1 AND j.id = $2"
@@ -93,6 +93,7 @@ class JobInfo(msgspec.Struct, frozen=True):
     """A job as its owner sees it; `error` says what a waiting job waits for."""
 
     job_id: int
+    kind: JobKind
     status: JobStatus
     error: str | None
     warnings: list[str]
@@ -106,6 +107,7 @@ class JobInfo(msgspec.Struct, frozen=True):
 class BegunJob(msgspec.Struct, frozen=True):
     """A job that a worker is at."""
 
+    kind: JobKind
     collection_id: int
     age_seconds: float
 
@@ -125,11 +127,12 @@ async def insert_job(
     collection_id: int,
     *,
     documents: int,
-    warnings: Sequence[str],
+    warnings: Sequence[str] = (),
+    kind: JobKind = "ingest",
 ) -> int:
     """Add a job; its id."""
     job_id: int = await connection.fetchval(
-        INSERT_JOB, team_id, collection_id, documents, _as_json(warnings[:MAX_WARNINGS])
+        INSERT_JOB, team_id, collection_id, documents, _as_json(warnings[:MAX_WARNINGS]), kind
     )
     return job_id
 
@@ -199,6 +202,7 @@ def _as_job(row: asyncpg.Record, failures: list[DocumentFailure]) -> JobInfo:
     superseded = row["documents"] - finished - row["waiting"]
     return JobInfo(
         job_id=row["id"],
+        kind=row["kind"],
         status=row["status"],
         error=row["error"],
         warnings=msgspec.json.decode(row["warnings"]),

@@ -31,7 +31,7 @@ POLLS_PER_LEASE = 3
 # A cancelled handler or a lost row must not strand a job: whoever starts looks for such jobs.
 LOST_JOBS = """
 SELECT j.team_id, j.id FROM braid.jobs j
-WHERE j.kind = 'ingest' AND j.status IN ('pending', 'processing') AND NOT EXISTS (
+WHERE j.status IN ('pending', 'processing') AND NOT EXISTS (
     SELECT FROM braid.pgqueuer q
     WHERE q.dedupe_key = 'job:' || j.id AND q.status IN ('queued', 'picked'))
 """

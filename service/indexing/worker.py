@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import random
 
+from service.db.disposal import discard_expired, remove_leftovers
+from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
 from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
 from service.errors import UnavailableError
@@ -111,12 +113,16 @@ class Worker:
     async def _tidy(self) -> None:
         while not self._stopping.is_set():
             try:
-                if lost := await tidy_queue(self._services.database):
+                database = self._services.database
+                if lost := await tidy_queue(database):
                     log.warning("jobs had lost their place in the queue", jobs=lost)
+                await discard_expired(database)
+                await drop_orphan_partitions(database)
+                await remove_leftovers(database)
             except UnavailableError:
                 pass  # the queue itself complains
             except Exception as error:  # noqa: BLE001 - it is tried again
-                log.error("the queue could not be tidied", **error_site(error))
+                log.error("the worker could not tidy up", **error_site(error))
             await self._pause(TIDY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _pause(self, seconds: float) -> None:

@@ -287,7 +287,7 @@ async def test_a_collection_is_deleted_while_a_long_search_reads_it(
     app: Litestar, client: httpx.AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is free at once; the table goes when nobody reads any more."""
-    monkeypatch.setattr("service.db.partitions.ATTEMPTS", 2)
+    monkeypatch.setattr("service.db.partitions.PATIENCE_SECONDS", 0.2)
     await new_collection(client, "docs")
     async with app.state.services.database.read(1) as reading, reading.transaction():
         await reading.fetchval("SELECT count(*) FROM braid.searchable")

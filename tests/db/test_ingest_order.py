@@ -16,6 +16,7 @@ from support.indexing import (
 )
 
 from service.db.catalog import delete_collection
+from service.db.disposal import remove_leftovers
 from service.db.jobs import get_job
 from service.db.pool import Database
 from service.errors import NotFoundError
@@ -230,6 +231,7 @@ async def test_deleting_a_collection_ends_its_jobs(database: Database, dsn: str)
         gate.set()
         await ingest(database, other, {"doc_id": "a", "text": "t"})
         await eventually(lambda: _queue_is_empty(database))
+    await remove_leftovers(database)
     async with database.write(collection.team_id) as connection:
         assert await get_job(connection, collection.id, job_id) is None
 

@@ -40,7 +40,7 @@ async def test_a_reader_sees_only_its_team(database: Database) -> None:
         "DELETE FROM braid.documents",
         "UPDATE braid.searchable SET text = ''",
         "INSERT INTO braid.jobs (team_id, collection_id, kind) VALUES (1, 1, 'ingest')",
-        "SELECT braid.drop_partition(1)",
+        "SELECT braid.create_partition(1)",
         "CREATE TABLE braid.mine (a int)",
     ],
 )
