@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 
 from service import __version__
 from service.api import (
+    collection_health,
     collection_settings,
     collections,
     documents,
@@ -55,6 +56,7 @@ MakeEmbedders = Callable[[Settings], Embedders]
 READ: Sequence[ControllerRouterHandler] = (
     collections.list_collections,
     collections.get_collection,
+    collection_health.get_health,
     records.list_documents,
     records.get_document,
 )

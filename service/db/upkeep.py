@@ -112,6 +112,11 @@ async def refresh_average_length(database: Database, generation: Generation) -> 
     return True
 
 
+async def measured_average_length(connection: Connection, generation_id: int) -> float | None:
+    """Average length of the rows now, of a sample when there are many; None without any."""
+    return (await _measure(connection, generation_id)).average
+
+
 async def analyze_if_grown(database: Database, generation_id: int) -> bool:
     """Renew the planner's statistics of a generation that grew by a fifth; whether it did."""
     table = f"braid.chunks_{generation_id:d}"

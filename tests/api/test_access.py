@@ -105,6 +105,7 @@ OPENS = {
     ("POST", "/v1/collections"): ["admin"],
     ("GET", "/v1/collections"): EVERY_SCOPE,
     ("GET", "/v1/collections/{name}"): EVERY_SCOPE,
+    ("GET", "/v1/collections/{name}/health"): ["index", "admin"],
     ("PATCH", "/v1/collections/{name}"): ["admin"],
     ("DELETE", "/v1/collections/{name}"): ["admin"],
     ("POST", "/v1/collections/{name}/search"): ["search"],

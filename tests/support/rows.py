@@ -1,6 +1,7 @@
 """A collection whose rows are written straight into the table, for tests of SQL at size."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from service.db.pool import Database
 from service.models import Collection, Generation, SearchDefaults
@@ -46,27 +47,34 @@ async def stored_collection(
             generation_id,
         )
         await connection.execute("SELECT braid.create_partition($1)", generation_id)
-    generation = Generation(
-        id=generation_id,
-        team_id=1,
-        collection_id=collection_id,
-        provider="none",
-        model=None,
-        dim=None,
-        base_url=None,
-        language="simple",
-        analyzer="language",
-        chunk_size=512,
-        chunk_overlap=64,
-        k1=1.2,
-        b=0.75,
-        row_budget=row_budget,
-        average_length=average,
+    generation = generation_of(
+        generation_id, collection_id=collection_id, row_budget=row_budget, average_length=average
     )
     await add_rows(
         database, generation, texts, rows_a_document=rows_a_document, summaries=summaries
     )
     return Collection(collection_id, 1, name, SearchDefaults(), generation)
+
+
+def generation_of(generation_id: int, **fields: Any) -> Generation:
+    """A generation of texts in no language and without vectors, unless told otherwise."""
+    given: dict[str, Any] = {
+        "team_id": 1,
+        "collection_id": 1,
+        "provider": "none",
+        "model": None,
+        "dim": None,
+        "base_url": None,
+        "language": "simple",
+        "analyzer": "language",
+        "chunk_size": 512,
+        "chunk_overlap": 64,
+        "k1": 1.2,
+        "b": 0.75,
+        "row_budget": 8000,
+        "average_length": 100.0,
+    }
+    return Generation(id=generation_id, **{**given, **fields})
 
 
 async def add_rows(

@@ -1,0 +1,165 @@
+"""What an audit of a collection reads: its indexes, statistics, rows, segments and jobs."""
+
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from service.db.pool import Connection
+from service.db.segments import Segment, count_rows, live_segments
+from service.db.upkeep import measured_average_length
+from service.models import Generation
+
+COUNTED_AT_MOST = 20_000
+"""Rows of a larger generation are estimated from the planner's statistics."""
+MAX_EXAMPLES = 10
+
+# Every index of the parent has its part in each partition.
+INDEXES = """
+SELECT parent.relname AS of_parent, part.relname AS name,
+       coalesce(i.indisvalid AND i.indisready, false) AS valid
+FROM pg_index p JOIN pg_class parent ON parent.oid = p.indexrelid
+LEFT JOIN (pg_inherits h JOIN pg_index i ON i.indexrelid = h.inhrelid
+           JOIN pg_class part ON part.oid = i.indexrelid)
+    ON h.inhparent = p.indexrelid AND i.indrelid = to_regclass($1)
+WHERE p.indrelid = 'braid.chunks'::regclass ORDER BY parent.relname
+"""
+TABLE = """
+SELECT greatest(c.reltuples, 0)::bigint AS estimated, s.n_live_tup AS live, s.n_dead_tup AS dead,
+       s.n_mod_since_analyze AS modified, pg_table_size(c.oid) AS bytes,
+       greatest(s.last_analyze, s.last_autoanalyze) AS analyzed_at,
+       greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_at,
+       (SELECT null_frac FROM pg_stats WHERE schemaname = 'braid' AND tablename = c.relname
+            AND attname = 'embedding') AS without_vector
+FROM pg_class c LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid WHERE c.oid = to_regclass($1)
+"""
+COUNTED = f"""
+SELECT count(*) AS rows, count(*) FILTER (WHERE without) AS without_vector
+FROM (SELECT embedding IS NULL AS without FROM braid.chunks
+      WHERE generation_id = $1 LIMIT {COUNTED_AT_MOST + 1}) AS counted
+"""
+FAILED = f"""
+SELECT doc_id, failure_reason, count(*) OVER () AS total FROM braid.documents
+WHERE collection_id = $1 AND failure_reason IS NOT NULL ORDER BY id DESC LIMIT {MAX_EXAMPLES}
+"""
+JOBS = """
+SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
+       count(*) FILTER (WHERE status = 'processing') AS processing,
+       (extract(epoch FROM now() - min(created_at)))::float8 AS oldest_seconds,
+       (extract(epoch FROM now() - max(updated_at)))::float8 AS idle_seconds,
+       (array_agg(error ORDER BY id) FILTER (WHERE error IS NOT NULL))[1] AS waiting_for
+FROM braid.jobs WHERE collection_id = $1 AND status IN ('pending', 'processing')
+"""
+GENERATIONS = """
+SELECT state, count(*) FROM braid.generations WHERE collection_id = $1 GROUP BY state
+"""
+
+
+class IndexState(msgspec.Struct, frozen=True):
+    """An index that the chunks of a generation should have."""
+
+    of_parent: str
+    name: str | None
+    """None: there is none."""
+    valid: bool
+
+
+class TableState(msgspec.Struct, frozen=True):
+    """The table of a generation's chunks, as the server's counters see it."""
+
+    rows: int
+    estimated: bool
+    without_vector: int
+    dead: int
+    modified: int
+    bytes: int
+    analyzed_at: datetime | None
+    vacuumed_at: datetime | None
+
+
+class FailedDocument(msgspec.Struct, frozen=True):
+    """A document whose last version could not be indexed."""
+
+    doc_id: str
+    reason: str
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """Jobs that have not ended."""
+
+    pending: int
+    processing: int
+    oldest_seconds: float | None
+    idle_seconds: float | None
+    """Since any of them moved."""
+    waiting_for: str | None
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """A collection as it stands."""
+
+    indexes: list[IndexState]
+    table: TableState
+    segments: list[Segment]
+    packed_alive: int
+    """Rows in the range of the segments that still exist."""
+    fresh: int
+    """Rows past the newest segment."""
+    failed: int
+    failures: list[FailedDocument]
+    """The newest of them."""
+    average_length: float | None
+    """Of the rows now; the generation knows the one that their scores were computed with."""
+    jobs: JobState
+    generations: dict[str, int]
+    """How many by state."""
+
+
+async def read_audit(connection: Connection, generation: Generation) -> Audit:
+    """Read all of it as the owner of the schema."""
+    table = f"braid.chunks_{generation.id:d}"
+    segments = await live_segments(connection, generation.id)
+    boundary = segments[-1].upper if segments else 0
+    alive, fresh = await count_rows(connection, generation.id, boundary) if segments else (0, 0)
+    failures = await connection.fetch(FAILED, generation.collection_id)
+    jobs = await connection.fetchrow(JOBS, generation.collection_id)
+    states = await connection.fetch(GENERATIONS, generation.collection_id)
+    assert jobs is not None
+    return Audit(
+        indexes=[IndexState(*row) for row in await connection.fetch(INDEXES, table)],
+        table=await _table_state(connection, generation, table),
+        segments=segments,
+        packed_alive=alive,
+        fresh=fresh,
+        failed=failures[0]["total"] if failures else 0,
+        failures=[FailedDocument(row["doc_id"], row["failure_reason"]) for row in failures],
+        average_length=await measured_average_length(connection, generation.id),
+        jobs=JobState(*jobs),
+        generations={state: count for state, count in states},  # noqa: C416 - rows are no pairs
+    )
+
+
+async def _table_state(connection: Connection, generation: Generation, table: str) -> TableState:
+    row = await connection.fetchrow(TABLE, table)
+    counted = await connection.fetchrow(COUNTED, generation.id)
+    assert row is not None
+    assert counted is not None
+    estimated = counted["rows"] > COUNTED_AT_MOST
+    rows, without = (
+        _estimate(row, counted) if estimated else (counted["rows"], counted["without_vector"])
+    )
+    return TableState(
+        rows=rows,
+        estimated=estimated,
+        without_vector=without,
+        dead=row["dead"] or 0,
+        modified=row["modified"] or 0,
+        bytes=row["bytes"],
+        analyzed_at=row["analyzed_at"],
+        vacuumed_at=row["vacuumed_at"],
+    )
+
+
+def _estimate(row: asyncpg.Record, counted: asyncpg.Record) -> tuple[int, int]:
+    rows = max(row["estimated"], row["live"] or 0, counted["rows"])
+    return rows, max(round(rows * (row["without_vector"] or 0)), counted["without_vector"])
