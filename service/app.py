@@ -27,6 +27,7 @@ from service.api import (
     teams,
 )
 from service.api.access import provide_collection, provide_principal
+from service.api.access_cache import AccessCache
 from service.api.admission import Gate
 from service.api.deadline import Deadline
 from service.api.drain import Drained
@@ -36,6 +37,7 @@ from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
 from service.api.services import Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
+from service.db.changes import Changes
 from service.db.migrate import newest_revision
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
@@ -194,7 +196,10 @@ async def _running(
         stack.push_async_callback(database.close)
         embedders = make_embedders(settings)
         stack.push_async_callback(embedders.close)
-        services = _services(settings, database, embedders)
+        changes = Changes(_database_url(settings))
+        services = _services(settings, database, embedders, AccessCache(changes))
+        if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
+            await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(_background("warm-up", _warm(role, embedders)))
         if role != "search":
             await stack.enter_async_context(_background("sweep", _sweep(database)))
@@ -217,10 +222,13 @@ def _database_url(settings: Settings) -> str:
     return settings.database_url.get_secret_value()
 
 
-def _services(settings: Settings, database: Database, embedders: Embedders) -> Services:
+def _services(
+    settings: Settings, database: Database, embedders: Embedders, access: AccessCache
+) -> Services:
     return Services(
         settings=settings,
         database=database,
+        access=access,
         embedders=embedders,
         search=SearchServices(database, embedders, CorpusCache(StatisticsCache(), PackedIndex())),
         gate=Gate(settings.max_concurrent_searches),

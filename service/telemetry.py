@@ -14,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON
 from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
 
@@ -57,7 +58,11 @@ def stage(name: str) -> Iterator[Stage]:
 def configure_telemetry(settings: Settings) -> TracerProvider:
     """Install JSON logs on stdout and, with an endpoint, the export of spans."""
     _configure_logs(settings.log_level)
-    provider = TracerProvider(resource=Resource.create({"service.name": "braid"}))
+    # Spans that nobody receives are not recorded; they still give the logs their ids.
+    provider = TracerProvider(
+        sampler=DEFAULT_ON if settings.otlp_endpoint else ALWAYS_OFF,
+        resource=Resource.create({"service.name": "braid"}),
+    )
     if settings.otlp_endpoint:
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))

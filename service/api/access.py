@@ -19,7 +19,6 @@ from litestar.handlers import BaseRouteHandler
 from service.api.fields import NAME_WORDS, PathName
 from service.api.services import Services
 from service.db.keys import ALL_SCOPES, Access, find_access, find_root_access, touch_key
-from service.db.pool import Database
 from service.errors import (
     ForbiddenError,
     InvalidRequestError,
@@ -90,7 +89,12 @@ async def provide_collection(
     request: Request[Any, Any, State],
     name: PathName,  # noqa: ARG001 - so that the path's parameter is documented
 ) -> Collection:
-    """The collection that the route names, for handlers; the guard found it."""
+    """The collection that the route names, for handlers."""
+    return collection_of(request)
+
+
+def collection_of(request: Request[Any, Any, State]) -> Collection:
+    """The collection that the route names; the guard found it."""
     access: Access = request.state.access
     assert access.collection is not None
     return access.collection
@@ -101,23 +105,30 @@ async def _authenticate(services: Services, connection: Connection, name: str | 
     team = connection.headers.get("x-team")
     root = services.settings.root_api_key
     if root is not None and same_key(key, root.get_secret_value()):
-        access = await _root_access(services.database, team or DEFAULT_TEAM, name)
+        access = await _root_access(services, team or DEFAULT_TEAM, name)
     else:
-        access = await _key_access(services.database, key, name)
+        access = await _key_access(services, hash_key(key), name)
     if team is not None and access.team != team:
         raise NotFoundError("unknown team")
     return access
 
 
-async def _root_access(database: Database, team: str, name: str | None) -> Access:
-    access = await find_root_access(database, team, name) if NAME.fullmatch(team) else None
+async def _root_access(services: Services, team: str, name: str | None) -> Access:
+    if not NAME.fullmatch(team):
+        raise NotFoundError("unknown team")
+    access = await services.access.get(
+        (team, name), lambda: find_root_access(services.database, team, name)
+    )
     if access is None:
         raise NotFoundError("unknown team")
     return access
 
 
-async def _key_access(database: Database, key: str, name: str | None) -> Access:
-    access = await find_access(database, hash_key(key), name)
+async def _key_access(services: Services, key_hash: bytes, name: str | None) -> Access:
+    database = services.database
+    access = await services.access.get(
+        (key_hash, name), lambda: find_access(database, key_hash, name)
+    )
     if access is None:
         raise UnauthorizedError("the key is unknown, revoked or expired")
     if access.unused_key is not None and not await touch_key(database, access.unused_key):

@@ -135,7 +135,9 @@ async def change_collection(
             raise NotFoundError("unknown collection")
         changed = _changed(current.search, data.search)
         await catalog.update_search(connection, collection.id, changed)
-        return info_of(await describe(connection, principal.team_id, collection.id))
+        record = await describe(connection, principal.team_id, collection.id)
+    services.access.forget()
+    return info_of(record)
 
 
 async def _checked(data: CollectionRequest, services: Services) -> NewCollection:

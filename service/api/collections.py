@@ -142,6 +142,7 @@ async def delete_collection(
             raise NotFoundError("unknown collection")
         await forget_collection(connection, principal.team_id, collection.id)
         await catalog.delete_collection(connection, collection.id)
+    services.access.forget()
 
 
 async def describe(connection: Connection, team_id: int, collection_id: int) -> CollectionRecord:

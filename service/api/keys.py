@@ -132,6 +132,7 @@ async def revoke_key(key_id: RowId, services: CurrentServices, principal: Curren
     """Revoke a key at once."""
     async with services.database.administer() as connection:
         await keys.revoke_key(connection, principal.team_id, key_id)
+    services.access.forget()
 
 
 @post(
@@ -158,6 +159,7 @@ async def rotate_key(
         stored, old_expires_at = await keys.rotate_key(
             connection, principal.team_id, key_id, new_hash=hash_key(key), overlap_s=overlap_s
         )
+    services.access.forget()
     return RotatedKey(
         **msgspec.structs.asdict(stored), key=key, replaces=key_id, old_expires_at=old_expires_at
     )

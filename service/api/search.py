@@ -1,11 +1,15 @@
 """Search: the handler, its admission and its timings."""
 
-from litestar import Response, post
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.datastructures import State
 from litestar.params import JSONBody
 
-from service.api.access import CurrentCollection, requires
+from service.api.access import collection_of, requires
+from service.api.fields import PathName
 from service.api.problems import SEARCHING
-from service.api.services import CurrentServices
+from service.api.services import Services
 from service.search.pipeline import search_collection
 from service.search.request import SearchRequest
 from service.search.response import SearchResponse
@@ -21,8 +25,8 @@ from service.search.response import SearchResponse
 )
 async def search(
     data: JSONBody[SearchRequest],
-    services: CurrentServices,
-    collection: CurrentCollection,
+    request: Request[Any, Any, State],
+    name: PathName,  # noqa: ARG001 - so that the path's parameter is documented
 ) -> Response[SearchResponse]:
     """Rank the chunks, or documents, of a collection by a query.
 
@@ -30,8 +34,10 @@ async def search(
     divide the rank by the weight instead: their weights mean something else. dbsf: each leg's
     scores scaled by its mean +- 3 standard deviations, then the weighted sum.
     """
+    # Taken from the request: two dependencies would each cost a task.
+    services: Services = request.app.state.services
     async with services.gate.place():
-        found = await search_collection(services.search, collection, data)
+        found = await search_collection(services.search, collection_of(request), data)
     return Response(found, headers={"Server-Timing": server_timing(found)})
 
 

@@ -6,6 +6,7 @@ import msgspec
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 
+from service.api.access_cache import AccessCache
 from service.api.admission import Gate
 from service.api.languages import Languages
 from service.db.pool import Database
@@ -19,6 +20,7 @@ class Services(msgspec.Struct, frozen=True):
 
     settings: Settings
     database: Database
+    access: AccessCache
     embedders: Embedders
     search: SearchServices
     gate: Gate

@@ -1,5 +1,6 @@
 """API keys and the one statement that answers who asks, what for, and where."""
 
+import math
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +23,9 @@ IN_FORCE = f"coalesce({END_OF_KEY} > now(), true)"
 # so how far the index comparison gets says nothing about the 256 random bits of a key.
 KEY_ACCESS = f"""
 SELECT k.id AS key_id, k.team_id, t.name AS team, k.scopes, k.collection_ids,
-       coalesce(k.last_used_at < now() - {UNUSED_FOR}, true) AS unused, {COLLECTION_COLUMNS}
+       coalesce(k.last_used_at < now() - {UNUSED_FOR}, true) AS unused,
+       coalesce(extract(epoch FROM {END_OF_KEY} - now()), 'infinity')::float8 AS seconds_left,
+       {COLLECTION_COLUMNS}
 FROM braid.api_keys k JOIN braid.teams t ON t.id = k.team_id
 LEFT JOIN ({COLLECTION_TABLES}) ON c.team_id = k.team_id AND c.name = $2
     AND (k.collection_ids IS NULL OR c.id = ANY (k.collection_ids))
@@ -98,6 +101,8 @@ class Access(msgspec.Struct, frozen=True):
     collection: Collection | None
     unused_key: int | None = None
     """Id of the key whose last use was never written down, or long ago."""
+    seconds_left: float = math.inf
+    """Until the key ends."""
 
 
 class StoredKey(msgspec.Struct, frozen=True):
@@ -134,7 +139,7 @@ async def find_access(database: Database, key_hash: bytes, collection: str | Non
         collection_ids=None if limited is None else frozenset(limited),
     )
     unused = row["key_id"] if row["unused"] else None
-    return Access(principal, row["team"], as_collection(row), unused)
+    return Access(principal, row["team"], as_collection(row), unused, row["seconds_left"])
 
 
 async def find_root_access(database: Database, team: str, collection: str | None) -> Access | None:

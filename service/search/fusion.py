@@ -37,11 +37,6 @@ class Fused(msgspec.Struct, frozen=True):
     score: float
     legs: Mapping[Leg, Contribution]
 
-    @property
-    def best_rank(self) -> int:
-        """Its best rank in a single leg."""
-        return min(part.rank for part in self.legs.values())
-
 
 def fuse(legs: Mapping[Leg, Sequence[Candidate]], rule: FusionRule) -> list[Fused]:
     """One list from ranked legs, best first.
@@ -49,20 +44,40 @@ def fuse(legs: Mapping[Leg, Sequence[Candidate]], rule: FusionRule) -> list[Fuse
     Ties go to the better single rank, then the smaller id; a candidate absent from a leg gets
     nothing from it.
     """
-    gathered: dict[int, tuple[Candidate, dict[Leg, Contribution]]] = {}
-    for leg, candidates in legs.items():
-        for part, candidate in _contributions(leg, candidates, rule):
-            _, parts = gathered.setdefault(candidate.row, (candidate, {}))
-            parts.setdefault(leg, part)  # a duplicate keeps its best rank
-    fused = [
-        Fused(candidate, math.fsum(part.contribution for part in parts.values()), parts)
-        for candidate, parts in gathered.values()
+    gathered: dict[int, _Gathered] = {}
+    for leg, ranked in legs.items():
+        for candidate, part in zip(ranked, _contributions(leg, ranked, rule), strict=True):
+            known = gathered.get(candidate.row)
+            if known is None:
+                gathered[candidate.row] = _Gathered(candidate, part, {leg: part})
+            elif leg not in known.legs:  # a duplicate keeps its best rank
+                known.add(leg, part)
+    return [
+        Fused(one.candidate, one.score, one.legs) for one in sorted(gathered.values(), key=_order)
     ]
-    return sorted(fused, key=_order)
 
 
-def _order(fused: Fused) -> tuple[float, int, str, int]:
-    return (-fused.score, fused.best_rank, fused.candidate.chunk_id, fused.candidate.row)
+class _Gathered:
+    """A candidate while its legs are added up; a plain class, for there are many."""
+
+    __slots__ = ("best_rank", "candidate", "legs", "score")
+
+    def __init__(
+        self, candidate: Candidate, part: Contribution, legs: dict[Leg, Contribution]
+    ) -> None:
+        self.candidate = candidate
+        self.legs = legs
+        self.score = part.contribution
+        self.best_rank = part.rank
+
+    def add(self, leg: Leg, part: Contribution) -> None:
+        self.legs[leg] = part
+        self.score += part.contribution
+        self.best_rank = min(self.best_rank, part.rank)
+
+
+def _order(one: _Gathered) -> tuple[float, int, str, int]:
+    return (-one.score, one.best_rank, one.candidate.chunk_id, one.candidate.row)
 
 
 def single_leg(leg: Leg, candidates: Sequence[Candidate]) -> list[Fused]:
@@ -75,16 +90,17 @@ def single_leg(leg: Leg, candidates: Sequence[Candidate]) -> list[Fused]:
 
 def _contributions(
     leg: Leg, candidates: Sequence[Candidate], rule: FusionRule
-) -> list[tuple[Contribution, Candidate]]:
+) -> list[Contribution]:
     weight = rule.weights.dense if leg == "dense" else rule.weights.lexical
+    scores = [candidate.score for candidate in candidates]
     scaled = (
-        [1 / (rule.rrf_k + rank) for rank in range(1, len(candidates) + 1)]
+        [1 / (rule.rrf_k + rank) for rank in range(1, len(scores) + 1)]
         if rule.method == "rrf"
-        else scale_by_distribution([candidate.score for candidate in candidates])
+        else scale_by_distribution(scores)
     )
     return [
-        (Contribution(rank, candidate.score, weight * value), candidate)
-        for rank, (candidate, value) in enumerate(zip(candidates, scaled, strict=True), 1)
+        Contribution(rank, score, weight * value)
+        for rank, (score, value) in enumerate(zip(scores, scaled, strict=True), 1)
     ]
 
 
@@ -96,7 +112,7 @@ def scale_by_distribution(scores: Sequence[float]) -> list[float]:
     if not scores:
         return []
     mean = math.fsum(scores) / len(scores)
-    deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+    deviation = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
     if deviation <= 1e-12 * max(1.0, abs(mean)):
         return [0.5] * len(scores)
     return [min(1.0, max(0.0, (score - mean) / (6 * deviation) + 0.5)) for score in scores]
