@@ -39,6 +39,11 @@ FUNCTIONS = """
 SELECT format('function %s(%s) %s', proname, pg_get_function_identity_arguments(oid), md5(prosrc))
 FROM pg_proc WHERE pronamespace = 'braid'::regnamespace AND proname NOT LIKE '%pgqueuer%'
 """
+TRIGGERS = """
+SELECT format('trigger %s', pg_get_triggerdef(oid)) FROM pg_trigger
+WHERE NOT tgisinternal AND tgrelid::regclass::text LIKE 'braid.%'
+  AND tgrelid::regclass::text NOT LIKE '%pgqueuer%'
+"""
 VIEWS = """
 SELECT format('view %s %s', viewname, regexp_replace(definition, '\\s+', ' ', 'g'))
 FROM pg_views WHERE schemaname = 'braid'
@@ -51,11 +56,11 @@ WHERE table_schema = 'braid' AND grantee LIKE 'braid%' AND table_name NOT LIKE '
 
 
 async def describe(dsn: str) -> str:
-    """Every column, constraint, index, policy, function, view and grant, sorted."""
+    """Every column, constraint, index, policy, function, trigger, view and grant, sorted."""
     connection = await asyncpg.connect(dsn)
     try:
         lines = []
-        for query in (COLUMNS, CONSTRAINTS, INDEXES, POLICIES, FUNCTIONS, VIEWS, GRANTS):
+        for query in (COLUMNS, CONSTRAINTS, INDEXES, POLICIES, FUNCTIONS, TRIGGERS, VIEWS, GRANTS):
             lines += sorted(line for (line,) in await connection.fetch(query))
     finally:
         await connection.close()
