@@ -17,6 +17,7 @@ from service.api import (
     collection_health,
     collection_settings,
     collections,
+    diagnose,
     documents,
     health,
     jobs,
@@ -62,7 +63,7 @@ READ: Sequence[ControllerRouterHandler] = (
     records.list_documents,
     records.get_document,
 )
-SEARCH: Sequence[ControllerRouterHandler] = (search.search,)
+SEARCH: Sequence[ControllerRouterHandler] = (search.search, diagnose.diagnose_search)
 WRITE: Sequence[ControllerRouterHandler] = (
     collection_settings.create_collection,
     collection_settings.change_collection,

@@ -19,6 +19,23 @@ def parse_filter(raw: dict[str, Any], pointer: str = "/filter") -> Filter:
     return _Parser().object(raw, pointer, depth=1)
 
 
+def conjuncts(raw: dict[str, Any], pointer: str = "/filter") -> list[tuple[str, Filter]]:
+    """The parts of a valid filter that must all hold, each with its pointer."""
+    parts: list[tuple[str, Filter]] = []
+    for key, value in raw.items():
+        at = f"{pointer}/{_escape(key)}"
+        if key == "and":
+            for index, part in enumerate(value):
+                parts += conjuncts(part, f"{at}/{index}")
+        elif isinstance(value, dict) and key not in ("or", "not"):
+            for operator, operand in value.items():
+                condition = parse_filter({key: {operator: operand}})
+                parts.append((f"{at}/{_escape(operator)}", condition))
+        else:
+            parts.append((at, parse_filter({key: value})))
+    return parts
+
+
 class _Parser:
     def __init__(self) -> None:
         self._conditions = 0

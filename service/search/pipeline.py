@@ -190,6 +190,7 @@ class _Search:
 
         async def run(stage: Stage) -> LexicalAnswer:
             answer = await lexical_leg(services.database, services.corpus, self._plan, query)
+            stage.facts["pool"] = query.limit
             stage.facts["candidates"] = len(answer.candidates)
             stage.facts["terms_used"] = len(answer.weights)
             stage.facts["exact"] = answer.exact
@@ -214,6 +215,7 @@ class _Search:
             team_id = self._plan.collection.team_id
             async with self._services.database.read(team_id) as connection:
                 candidates = await dense_candidates(connection, query, vector)
+            stage.facts["pool"] = query.limit
             stage.facts["candidates"] = len(candidates)
             return candidates
 

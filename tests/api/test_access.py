@@ -109,6 +109,7 @@ OPENS = {
     ("PATCH", "/v1/collections/{name}"): ["admin"],
     ("DELETE", "/v1/collections/{name}"): ["admin"],
     ("POST", "/v1/collections/{name}/search"): ["search"],
+    ("POST", "/v1/collections/{name}/search/diagnose"): ["search"],
     ("POST", "/v1/collections/{name}/documents"): ["index"],
     ("PATCH", "/v1/collections/{name}/documents/{doc_id}"): ["index"],
     ("DELETE", "/v1/collections/{name}/documents/{doc_id}"): ["index"],
