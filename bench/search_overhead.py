@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from service.db.candidates import CandidateQuery
-from service.db.dense import dense_candidates
+from service.db.dense import exact_candidates
 from service.db.embedded import EmbeddedPostgres
 from service.db.keys import find_root_access
 from service.db.migrate import migrate
@@ -126,7 +126,7 @@ async def measure(database: Database, port: int, asked: list[Query]) -> None:
         plan = plan_search(SearchRequest(query), collection)
         assert plan.vector is not None
         async with database.read(1) as connection:
-            await dense_candidates(connection, legs, plan.vector)
+            await exact_candidates(connection, legs, plan.vector)
 
     async def lexical(query: Query) -> None:
         plan = plan_search(SearchRequest(query), collection)

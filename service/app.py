@@ -26,6 +26,7 @@ from service.api import (
     schema_page,
     search,
     teams,
+    vector_index,
 )
 from service.api.access import provide_collection, provide_principal
 from service.api.access_cache import AccessCache
@@ -79,6 +80,8 @@ WRITE: Sequence[ControllerRouterHandler] = (
     keys.rotate_key,
     teams.create_team,
     teams.list_teams,
+    vector_index.build_index,
+    vector_index.drop_index,
 )
 ROUTES: dict[Role, Sequence[ControllerRouterHandler]] = {
     "search": [*READ, *SEARCH],
@@ -246,6 +249,7 @@ def _worker(services: Services) -> Worker:
         _database_url(settings),
         services.embedders,
         concurrency=settings.worker_concurrency,
+        index_memory_mb=settings.index_memory_mb,
     )
 
 

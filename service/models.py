@@ -17,6 +17,8 @@ KeyScope = Literal["search", "index", "admin"]
 IngestMode = Literal["replace", "upsert"]
 JobKind = Literal["ingest", "reindex", "index"]
 JobStatus = Literal["pending", "processing", "done", "error", "paused", "cancelled"]
+Quantization = Literal["none", "binary"]
+IndexPolicy = Literal["auto", "hnsw", "exact"]
 Metadata = dict[str, Any]
 
 
@@ -35,6 +37,20 @@ class SearchDefaults(msgspec.Struct, frozen=True):
     weights: Weights | None = None
     rrf_k: int | None = None
     fetch_k: int = 40
+    target_recall: float = 0.99
+    """Recall@10 against exact search that an approximate one must reach to be used."""
+    quantization: Quantization = "none"
+    """What the approximate index holds of a vector: all of it, or the signs."""
+
+
+class VectorIndex(msgspec.Struct, frozen=True):
+    """The approximate index (HNSW) over the vectors of a generation."""
+
+    quantization: Quantization
+    rows: int
+    """As many as were there when it was measured."""
+    ef_search: int | None
+    """Candidates that a search keeps; None while no number of them reaches the target recall."""
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -55,6 +71,7 @@ class Generation(msgspec.Struct, frozen=True):
     b: float
     row_budget: int
     average_length: float
+    vector_index: VectorIndex | None = None
 
 
 class Collection(msgspec.Struct, frozen=True):

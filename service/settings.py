@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     worker_concurrency: int = Field(
         2, ge=1, le=64, description="indexing jobs that a process works on at once"
     )
+    index_memory_mb: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="memory for building a vector index, instead of maintenance_work_mem",
+    )
     max_concurrent_searches: int = Field(
         64, ge=1, le=10_000, description="searches in progress before the next gets 429"
     )

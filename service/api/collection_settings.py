@@ -16,13 +16,24 @@ from service.db import catalog
 from service.db.catalog import NewCollection
 from service.db.keys import NewKey, insert_key
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, ProviderError
-from service.models import AnalyzerKind, FusionMethod, Mode, SearchDefaults, Weights
+from service.indexing.vector_index import request_index
+from service.models import (
+    AnalyzerKind,
+    FusionMethod,
+    Mode,
+    Quantization,
+    SearchDefaults,
+    Weights,
+)
 from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER, provider_names
 from service.security import hash_key, new_key, same_key
 
 DEFAULT_CHUNK_SIZE = 512
 OVERLAP_PART = 8
 """Without an overlap of its own a chunk shares an eighth of its size with the next."""
+
+
+TargetRecall = Annotated[float, Meta(ge=0.5, le=1)]
 
 
 class LegWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +51,10 @@ class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: LegWeights | None = None
     rrf_k: Count | None = None
     fetch_k: Count = 40
+    target_recall: TargetRecall = 0.99
+    """Recall@10 against exact search, below which an approximate one is not used."""
+    quantization: Quantization = "none"
+    """What the approximate index holds of a vector: all of it, or the signs only."""
 
 
 class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +65,8 @@ class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: LegWeights | UnsetType | None = UNSET
     rrf_k: Count | UnsetType | None = UNSET
     fetch_k: Count | UnsetType = UNSET
+    target_recall: TargetRecall | UnsetType = UNSET
+    quantization: Quantization | UnsetType = UNSET
 
 
 class EmbeddingChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,8 +153,14 @@ async def change_collection(
         changed = _changed(current.search, data.search)
         await catalog.update_search(connection, collection.id, changed)
         record = await describe(connection, principal.team_id, collection.id)
+    if _index_settings(changed) != _index_settings(current.search):
+        await request_index(services.database, record.collection)
     services.access.forget()
     return info_of(record)
+
+
+def _index_settings(search: SearchDefaults) -> tuple[Quantization, float]:
+    return search.quantization, search.target_recall
 
 
 async def _checked(data: CollectionRequest, services: Services) -> NewCollection:
@@ -158,6 +181,8 @@ async def _checked(data: CollectionRequest, services: Services) -> NewCollection
             weights=_weights(search.weights),
             rrf_k=search.rrf_k,
             fetch_k=search.fetch_k,
+            target_recall=search.target_recall,
+            quantization=search.quantization,
         ),
         provider=data.embedding.provider,
         model=model,

@@ -13,7 +13,7 @@ from service.api.fields import Limit, Offset
 from service.api.problems import EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import catalog
-from service.db.catalog import CollectionRecord
+from service.db.catalog import CollectionRecord, IndexRecord
 from service.db.keys import forget_collection
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection
@@ -53,7 +53,9 @@ class CollectionInfo(msgspec.Struct, frozen=True):
     search: SearchDefaults
     chunking: ChunkingInfo
     generation: int
-    index: Literal["exact"]
+    index: Literal["exact", "hnsw"]
+    """How vectors are searched: all compared, or by way of the approximate index."""
+    vector_index: IndexRecord
     documents: int
     chunks: int
     summaries: int
@@ -164,7 +166,8 @@ def info_of(record: CollectionRecord, key: str | None = None) -> CollectionInfo:
         search=collection.search,
         chunking=ChunkingInfo(generation.chunk_size, generation.chunk_overlap),
         generation=generation.id,
-        index="exact",
+        index="exact" if record.index.ef_search is None else "hnsw",
+        vector_index=record.index,
         documents=record.documents,
         chunks=record.chunks,
         summaries=record.summaries,

@@ -26,7 +26,13 @@ async def _work(settings: Settings) -> None:
     telemetry = configure_telemetry(settings)
     database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
     embedders = local_embedders(settings)
-    worker = Worker(database, dsn, embedders, concurrency=settings.worker_concurrency)
+    worker = Worker(
+        database,
+        dsn,
+        embedders,
+        concurrency=settings.worker_concurrency,
+        index_memory_mb=settings.index_memory_mb,
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)

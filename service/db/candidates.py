@@ -6,6 +6,8 @@ import msgspec
 from service.db.filter_sql import filter_sql
 from service.models import Candidate, Filter, Scope
 
+COLUMNS = "id, document_id, type, chunk_id, position"
+
 
 class CandidateQuery(msgspec.Struct, frozen=True):
     """Where a leg looks and how many rows it wants."""
@@ -21,7 +23,12 @@ class CandidateQuery(msgspec.Struct, frozen=True):
 def eligible(query: CandidateQuery, arguments: list[object]) -> str:
     """SQL condition for the rows of the generation that scope and filter allow."""
     arguments.append(query.generation_id)
-    parts = [f"generation_id = ${len(arguments)}"]
+    return f"generation_id = ${len(arguments)} AND {allowed(query, arguments)}"
+
+
+def allowed(query: CandidateQuery, arguments: list[object]) -> str:
+    """SQL condition for the rows that scope and filter allow."""
+    parts = ["true"]
     if query.scope != "both":
         parts.append("type = 'chunk'" if query.scope == "chunks" else "type = 'summary'")
     if query.filter is not None:
@@ -29,15 +36,20 @@ def eligible(query: CandidateQuery, arguments: list[object]) -> str:
     return " AND ".join(parts)
 
 
-def best_first(query: CandidateQuery, score: str, condition: str, arguments: list[object]) -> str:
+def best_first(
+    query: CandidateQuery,
+    score: str,
+    condition: str,
+    arguments: list[object],
+    source: str = "braid.searchable",
+) -> str:
     """The ranked rows; the cap a document applies before the limit, so that others move up."""
-    columns = "id, document_id, type, chunk_id, position"
-    rows = f"SELECT {columns}, {score} AS score FROM braid.searchable WHERE {condition}"
+    rows = f"SELECT {COLUMNS}, {score} AS score FROM {source} WHERE {condition}"
     if query.per_document is not None:
         arguments.append(query.per_document)
         nth = "row_number() OVER (PARTITION BY document_id ORDER BY score DESC, chunk_id, id)"
         rows = (
-            f"SELECT {columns}, score FROM (SELECT *, {nth} AS nth FROM ({rows}) AS matching)"
+            f"SELECT {COLUMNS}, score FROM (SELECT *, {nth} AS nth FROM ({rows}) AS matching)"
             f" AS ranked WHERE nth <= ${len(arguments)}"
         )
     arguments.append(query.limit)

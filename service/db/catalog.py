@@ -9,14 +9,24 @@ import msgspec
 from service.db.disposal import leave_behind
 from service.db.pool import Connection, Database
 from service.errors import ConflictError
-from service.models import AnalyzerKind, Collection, Generation, SearchDefaults, Weights
+from service.models import (
+    AnalyzerKind,
+    Collection,
+    Generation,
+    IndexPolicy,
+    Quantization,
+    SearchDefaults,
+    VectorIndex,
+    Weights,
+)
 
 COLLECTION_TABLES = "braid.collections c JOIN braid.generations g ON g.id = c.active_generation_id"
 COLLECTION_COLUMNS = """
 c.id AS collection_id, c.name AS collection_name, c.search_mode, c.fusion_method, c.weight_dense,
-c.weight_lexical, c.rrf_k, c.fetch_k, g.id AS generation_id, g.team_id AS generation_team_id,
+c.weight_lexical, c.rrf_k, c.fetch_k, c.target_recall, c.quantization, g.id AS generation_id,
+g.team_id AS generation_team_id,
 g.provider, g.model, g.dim, g.base_url, g.language, g.analyzer, g.chunk_size, g.chunk_overlap,
-g.k1, g.b, g.row_budget, g.average_length
+g.k1, g.b, g.row_budget, g.average_length, g.index_quantization, g.index_rows, g.index_ef_search
 """
 
 REVISION = "SELECT version_num FROM braid.schema_revision"
@@ -37,8 +47,8 @@ LANGUAGES = (
 
 INSERT_COLLECTION = """
 INSERT INTO braid.collections (team_id, name, search_mode, fusion_method, weight_dense,
-    weight_lexical, rrf_k, fetch_k)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (team_id, name) DO NOTHING RETURNING id
+    weight_lexical, rrf_k, fetch_k, target_recall, quantization)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (team_id, name) DO NOTHING RETURNING id
 """
 INSERT_GENERATION = """
 INSERT INTO braid.generations (team_id, collection_id, provider, model, dim, language, analyzer,
@@ -48,12 +58,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id
 ACTIVATE_GENERATION = "UPDATE braid.collections SET active_generation_id = $2 WHERE id = $1"
 CREATE_PARTITION = "SELECT braid.create_partition($1)"
 
+FIND_COLLECTION = f"SELECT {COLLECTION_COLUMNS} FROM {COLLECTION_TABLES} WHERE c.id = $1"
 LOCK_COLLECTION = f"""
 SELECT {COLLECTION_COLUMNS} FROM {COLLECTION_TABLES} WHERE c.id = $1 FOR UPDATE OF c
 """
 UPDATE_SEARCH = """
 UPDATE braid.collections SET search_mode = $2, fusion_method = $3, weight_dense = $4,
-    weight_lexical = $5, rrf_k = $6, fetch_k = $7, updated_at = now()
+    weight_lexical = $5, rrf_k = $6, fetch_k = $7, target_recall = $8, quantization = $9,
+    updated_at = now()
 WHERE id = $1
 """
 
@@ -61,7 +73,8 @@ DELETE_COLLECTION = "DELETE FROM braid.collections WHERE id = $1"
 
 # Counted as the owner: without the policy's condition an index-only scan answers.
 INFO = f"""
-SELECT {COLLECTION_COLUMNS}, c.created_at, c.updated_at,
+SELECT {COLLECTION_COLUMNS}, c.created_at, c.updated_at, c.index_policy, g.index_recall,
+    g.index_measured_at, g.index_note,
     (SELECT count(*) FROM braid.documents d WHERE d.collection_id = c.id) AS documents,
     (SELECT count(*) FROM braid.chunks h
      WHERE h.generation_id = g.id AND h.type = 'chunk') AS chunks,
@@ -105,10 +118,27 @@ class NewCollection(msgspec.Struct, frozen=True):
     chunk_overlap: int
 
 
+class IndexRecord(msgspec.Struct, frozen=True):
+    """The approximate index of the vectors: what is wanted, what is there, how good it is."""
+
+    policy: IndexPolicy
+    """`auto` builds it past a size, `hnsw` has it and `exact` has none at any size."""
+    built: bool
+    quantization: Quantization | None
+    ef_search: int | None
+    recall: float | None
+    """Recall@10 against exact search at `ef_search`, or at the largest one when that is null."""
+    rows: int | None
+    measured_at: datetime | None
+    note: str | None
+    """Why searches stay exact, if not for the size."""
+
+
 class CollectionRecord(msgspec.Struct, frozen=True):
     """A collection and what it holds at the moment."""
 
     collection: Collection
+    index: IndexRecord
     documents: int
     chunks: int
     summaries: int
@@ -179,6 +209,12 @@ async def insert_collection(
     return collection_id, generation_id
 
 
+async def find_collection(connection: Connection, collection_id: int) -> Collection | None:
+    """The collection as it is now."""
+    row = await connection.fetchrow(FIND_COLLECTION, collection_id)
+    return as_collection(row) if row else None
+
+
 async def lock_collection(connection: Connection, collection_id: int) -> Collection | None:
     """The collection as it is now, held still until the transaction ends."""
     # Who waited for a swap of generations finds no row: the generation it joined is another one.
@@ -247,6 +283,7 @@ def as_collection(row: asyncpg.Record) -> Collection | None:
         b=row["b"],
         row_budget=row["row_budget"],
         average_length=row["average_length"],
+        vector_index=_as_vector_index(row),
     )
     return Collection(
         id=row["collection_id"],
@@ -257,6 +294,12 @@ def as_collection(row: asyncpg.Record) -> Collection | None:
     )
 
 
+def _as_vector_index(row: asyncpg.Record) -> VectorIndex | None:
+    if row["index_quantization"] is None:
+        return None
+    return VectorIndex(row["index_quantization"], row["index_rows"], row["index_ef_search"])
+
+
 def _as_search(row: asyncpg.Record) -> SearchDefaults:
     weighted = row["weight_dense"] is not None
     return SearchDefaults(
@@ -265,6 +308,8 @@ def _as_search(row: asyncpg.Record) -> SearchDefaults:
         weights=Weights(row["weight_dense"], row["weight_lexical"]) if weighted else None,
         rrf_k=row["rrf_k"],
         fetch_k=row["fetch_k"],
+        target_recall=row["target_recall"],
+        quantization=row["quantization"],
     )
 
 
@@ -277,6 +322,8 @@ def _search_columns(search: SearchDefaults) -> tuple[object, ...]:
         weights.lexical if weights else None,
         search.rrf_k,
         search.fetch_k,
+        search.target_recall,
+        search.quantization,
     )
 
 
@@ -285,6 +332,16 @@ def _as_record(row: asyncpg.Record) -> CollectionRecord:
     assert collection is not None
     return CollectionRecord(
         collection=collection,
+        index=IndexRecord(
+            policy=row["index_policy"],
+            built=row["index_quantization"] is not None,
+            quantization=row["index_quantization"],
+            ef_search=row["index_ef_search"],
+            recall=row["index_recall"],
+            rows=row["index_rows"],
+            measured_at=row["index_measured_at"],
+            note=row["index_note"],
+        ),
         documents=row["documents"],
         chunks=row["chunks"],
         summaries=row["summaries"],

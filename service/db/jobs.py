@@ -1,7 +1,8 @@
 """Jobs: what a client asked for, how far it is and how it ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -51,9 +52,19 @@ WHERE id = $1 AND status = 'processing' AND NOT EXISTS (
     SELECT FROM braid.ingests i WHERE i.job_id = j.id AND i.status = 'pending')
 RETURNING indexed, failed
 """
+FAIL_JOB = """
+UPDATE braid.jobs SET status = 'error', error = $2, updated_at = now()
+WHERE id = $1 AND status IN ('pending', 'processing')
+"""
+SET_PROGRESS = "UPDATE braid.jobs SET progress = $2::jsonb, updated_at = now() WHERE id = $1"
+# Held: what the caller changes in the same transaction is there when the job begins.
+WAITING_JOB = """
+SELECT id FROM braid.jobs WHERE collection_id = $1 AND kind = $2 AND status = 'pending'
+ORDER BY id LIMIT 1 FOR UPDATE
+"""
 
 JOB_COLUMNS = """
-j.id, j.kind, j.status, j.error, j.warnings, j.documents, j.indexed, j.failed, j.usage,
+j.id, j.kind, j.status, j.progress, j.error, j.warnings, j.documents, j.indexed, j.failed, j.usage,
 j.created_at, j.updated_at, (SELECT count(*) FROM braid.ingests i
                WHERE i.job_id = j.id AND i.status = 'pending') AS waiting
 """
@@ -95,6 +106,8 @@ class JobInfo(msgspec.Struct, frozen=True):
     job_id: int
     kind: JobKind
     status: JobStatus
+    progress: dict[str, Any] | None
+    """Of a job that builds an index: the phase, and percent of it where the server counts."""
     error: str | None
     warnings: list[str]
     counts: JobCounts
@@ -126,9 +139,9 @@ async def insert_job(
     team_id: int,
     collection_id: int,
     *,
-    documents: int,
-    warnings: Sequence[str] = (),
     kind: JobKind = "ingest",
+    documents: int = 0,
+    warnings: Sequence[str] = (),
 ) -> int:
     """Add a job; its id."""
     job_id: int = await connection.fetchval(
@@ -164,6 +177,22 @@ async def finish_job(connection: Connection, job_id: int) -> JobProgress | None:
     """End a job that has nothing pending; its totals, None if it had ended."""
     row = await connection.fetchrow(FINISH_JOB, job_id)
     return JobProgress(indexed=row["indexed"], failed=row["failed"]) if row else None
+
+
+async def fail_job(connection: Connection, job_id: int, reason: str) -> None:
+    """End a job that cannot be done."""
+    await connection.execute(FAIL_JOB, job_id, reason[:MAX_REASON])
+
+
+async def set_progress(connection: Connection, job_id: int, progress: Mapping[str, Any]) -> None:
+    """Say how far a job is."""
+    await connection.execute(SET_PROGRESS, job_id, msgspec.json.encode(progress).decode())
+
+
+async def waiting_job(connection: Connection, collection_id: int, kind: JobKind) -> int | None:
+    """A job that has not begun and does not before the transaction ends."""
+    job_id: int | None = await connection.fetchval(WAITING_JOB, collection_id, kind)
+    return job_id
 
 
 async def get_job(connection: Connection, collection_id: int, job_id: int) -> JobInfo | None:
@@ -203,6 +232,7 @@ def _as_job(row: asyncpg.Record, failures: list[DocumentFailure]) -> JobInfo:
     return JobInfo(
         job_id=row["id"],
         kind=row["kind"],
+        progress=row["progress"] and msgspec.json.decode(row["progress"]),
         status=row["status"],
         error=row["error"],
         warnings=msgspec.json.decode(row["warnings"]),

@@ -17,6 +17,8 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 # A generic plan over skewed collections cost 50 times the custom one; see docs/adr/0002.
 PLANNER_SETTINGS = {"plan_cache_mode": "force_custom_plan", "jit": "off"}
+# Dead rows and filters never end an approximate search early; see docs/adr/0009.
+ITERATIVE_SCAN = "hnsw.iterative_scan = relaxed_order"
 BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ROLLBACK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
@@ -51,13 +53,19 @@ class _Reader(_Writer):
     """A session of the read role, which names its team when it changes hands."""
 
     team_id: int | None = None
+    ef_search: int | None = None
 
-    async def act_for(self, team_id: int) -> None:
-        """Let the session see the rows of this team and of no other."""
+    async def act_for(self, team_id: int, ef_search: int | None = None) -> None:
+        """Let the session see the rows of this team only, and HNSW search as widely as said."""
+        changes = []
         if self.team_id != team_id:
+            changes.append(f"SET braid.team = '{team_id:d}'")
+        if ef_search not in (None, self.ef_search):
+            changes.append(f"SET hnsw.ef_search = {ef_search:d}")
+        if changes:
             self.team_id = None
-            await self.execute(f"SET braid.team = '{team_id:d}'")
-            self.team_id = team_id
+            await self.execute("; ".join(changes))
+            self.team_id, self.ef_search = team_id, ef_search or self.ef_search
 
 
 class Database:
@@ -74,20 +82,25 @@ class Database:
         self._prelude = "".join(f"; SET LOCAL {name} = '{on}'" for name, on in settings.items())
 
     @contextlib.asynccontextmanager
-    async def read(self, team_id: int, *, snapshot: bool = False) -> AsyncIterator[Connection]:
+    async def read(
+        self, team_id: int, *, snapshot: bool = False, ef_search: int | None = None
+    ) -> AsyncIterator[Connection]:
         """Read-only statements that see the searchable rows of one team.
 
-        With `snapshot` they all see the rows as of one moment. Behind PgBouncer a session belongs
-        to nobody, so there they always share a transaction.
+        With `snapshot` they all see the rows as of one moment. `ef_search` is how many candidates
+        an approximate search keeps. Behind PgBouncer a session belongs to nobody, so there they
+        always share a transaction.
         """
         begin = BEGIN_SNAPSHOT if snapshot else "BEGIN READ ONLY"
         if self._pgbouncer:
             begin = f"{begin}; SET LOCAL ROLE braid_search; {_of_team(team_id)}"
+            if ef_search is not None:
+                begin += f"; SET LOCAL {ITERATIVE_SCAN}; SET LOCAL hnsw.ef_search = {ef_search:d}"
             async with self._transaction(self._readers, begin) as connection:
                 yield connection
             return
         async with self._acquire(self._readers) as connection:
-            await cast(_Reader, connection).act_for(team_id)
+            await cast(_Reader, connection).act_for(team_id, ef_search)
             if snapshot:
                 async with _transaction(connection, begin):
                     yield connection
@@ -192,7 +205,9 @@ async def _open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: boo
 
 async def _become_reader(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     await register_vector(connection)
-    await connection.execute("SET ROLE braid_search; SET default_transaction_read_only = on")
+    await connection.execute(
+        f"SET ROLE braid_search; SET default_transaction_read_only = on; SET {ITERATIVE_SCAN}"
+    )
 
 
 def _of_team(team_id: int) -> str:

@@ -21,16 +21,19 @@ from pgqueuer.domain.types import Channel
 
 from service.db.pool import LOST_CONNECTION, Connection, Database
 from service.errors import UnavailableError
+from service.models import JobKind
 
 SETTINGS = DBSettings(db_schema="braid")
-ENTRYPOINT = "ingest"
+KINDS: tuple[JobKind, ...] = ("ingest", "reindex", "index")
+INDEX_BUILDS = 1
+"""Beside the jobs that a worker takes at once: it mostly waits for the server."""
 STATEMENT_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 POLLS_PER_LEASE = 3
 
 # A cancelled handler or a lost row must not strand a job: whoever starts looks for such jobs.
 LOST_JOBS = """
-SELECT j.team_id, j.id FROM braid.jobs j
+SELECT j.team_id, j.id, j.kind FROM braid.jobs j
 WHERE j.status IN ('pending', 'processing') AND NOT EXISTS (
     SELECT FROM braid.pgqueuer q
     WHERE q.dedupe_key = 'job:' || j.id AND q.status IN ('queued', 'picked'))
@@ -46,6 +49,7 @@ class QueuedJob(msgspec.Struct, frozen=True):
     team_id: int
     job_id: int
     retries: int = 0
+    kind: JobKind = "ingest"
 
 
 Handler = Callable[[QueuedJob], Awaitable[float | None]]
@@ -67,12 +71,13 @@ class Queue:
             if seconds is not None:
                 raise RetryRequested(timedelta(seconds=seconds))
 
-        self._manager.entrypoint(ENTRYPOINT, on_failure="hold")(execute)
+        for kind in KINDS:
+            self._manager.entrypoint(kind, on_failure="hold")(execute)
         try:
             await self._manager.run(
                 dequeue_timeout=self._lease / POLLS_PER_LEASE,
                 batch_size=1,
-                max_concurrent_tasks=max(2, concurrency),
+                max_concurrent_tasks=max(2, concurrency) + INDEX_BUILDS,
                 heartbeat_timeout=self._lease,
                 log_aggregation_interval=timedelta(0),
             )
@@ -100,11 +105,13 @@ async def open_queue(dsn: str, *, lease_seconds: float) -> AsyncIterator[Queue]:
         connection.terminate()
 
 
-async def enqueue(connection: Connection, team_id: int, job_id: int) -> None:
+async def enqueue(
+    connection: Connection, team_id: int, job_id: int, kind: JobKind = "ingest"
+) -> None:
     """Put a job into the queue, in the transaction of the caller; once is enough."""
     await _queries(connection).enqueue(
-        ENTRYPOINT,
-        msgspec.json.encode(QueuedJob(team_id, job_id)),
+        kind,
+        msgspec.json.encode(QueuedJob(team_id, job_id, kind=kind)),
         dedupe_key=f"job:{job_id}",
         on_conflict="skip",
     )
@@ -115,7 +122,7 @@ async def tidy_queue(database: Database) -> int:
     async with database.administer() as connection:
         lost = await connection.fetch(LOST_JOBS)
         for row in lost:
-            await enqueue(connection, row["team_id"], row["id"])
+            await enqueue(connection, row["team_id"], row["id"], row["kind"])
         await connection.execute(PRUNE_LOG)
         await connection.execute(PRUNE_HELD)
     return len(lost)

@@ -16,6 +16,11 @@ from service.errors import NotFoundError, ProviderError
 from service.indexing.batch import Batch
 from service.indexing.packing import pack_if_grown
 from service.indexing.turns import Turns
+from service.indexing.vector_index import (
+    IndexBuilds,
+    request_index_if_due,
+    run_index_job,
+)
 from service.indexing.writing import GenerationChangedError
 from service.models import Generation
 from service.providers.base import EmbedderSource
@@ -60,6 +65,7 @@ class IndexingServices(msgspec.Struct, frozen=True):
     database: Database
     embedders: EmbedderSource
     turns: Turns
+    index_builds: IndexBuilds
 
 
 def retry_seconds(retries: int) -> float:
@@ -72,6 +78,9 @@ async def run_job(
 ) -> float | None:
     """Index what a job has left; None when it is finished, or seconds until it should go on."""
     try:
+        if job.kind == "index":
+            with stage("index"):
+                return await run_index_job(services.database, services.index_builds, job, stopping)
         with stage("ingest"):
             return await _Run(services, job, stopping).run()
     except NotFoundError:
@@ -178,3 +187,4 @@ class _Run:
             )
         await analyze_if_grown(self._database, generation.id)
         await pack_if_grown(self._database, generation)
+        await request_index_if_due(self._database, generation)

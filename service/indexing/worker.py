@@ -12,6 +12,7 @@ from service.errors import UnavailableError
 from service.indexing.job import IndexingServices, retry_seconds, run_job
 from service.indexing.mishaps import error_site
 from service.indexing.turns import Turns
+from service.indexing.vector_index import IndexBuilds
 from service.providers.base import EmbedderSource
 from service.telemetry import log
 
@@ -37,8 +38,10 @@ class Worker:
         concurrency: int = 2,
         lease_seconds: float = LEASE_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
+        index_memory_mb: int | None = None,
     ) -> None:
-        self._services = IndexingServices(database, embedders, Turns())
+        builds = IndexBuilds(dsn, index_memory_mb)
+        self._services = IndexingServices(database, embedders, Turns(), builds)
         self._dsn = dsn
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
@@ -86,7 +89,8 @@ class Worker:
         await running
 
     async def _handle(self, job: QueuedJob) -> float | None:
-        async with self._slots:
+        # Building an index is the server's work: it takes no place from documents.
+        async with contextlib.nullcontext() if job.kind == "index" else self._slots:
             if self._stopping.is_set():
                 return 0.0
             work = asyncio.ensure_future(self._run_job(job))

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from service.db.candidates import CandidateQuery
-from service.db.dense import dense_candidates
+from service.db.dense import exact_candidates
 from service.db.diagnosis import (
     DocumentState,
     RecordState,
@@ -192,7 +192,7 @@ class _Diagnose:
     async def _dense(self, query: CandidateQuery) -> Sequence[Candidate]:
         assert self._vector is not None
         async with self._services.database.read(self._generation.team_id) as connection:
-            return await dense_candidates(connection, query, self._vector)
+            return await exact_candidates(connection, query, self._vector)
 
     async def _lexical(self, query: CandidateQuery) -> Sequence[Candidate]:
         services = self._services

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from service.db.candidates import CandidateQuery
-from service.db.dense import dense_candidates
 from service.db.pool import Database
 from service.db.vectors import stored_vectors
 from service.errors import ProviderError, UnavailableError
 from service.models import Candidate, Collection, Vector
 from service.providers.base import EmbedderSource
+from service.search.dense import FilterShares, dense_leg
 from service.search.diversity import diversify, leaders
 from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
 from service.search.grouping import (
@@ -56,6 +56,7 @@ class SearchServices(msgspec.Struct, frozen=True):
     database: Database
     embedders: EmbedderSource
     corpus: CorpusCache
+    shares: FilterShares = msgspec.field(default_factory=FilterShares)
 
 
 class Legs(msgspec.Struct, frozen=True):
@@ -211,13 +212,16 @@ class _Search:
             self._stages["dense"] = {"status": "skipped", "ms": 0.0}
             return None
 
+        services = self._services
+
         async def run(stage: Stage) -> list[Candidate]:
-            team_id = self._plan.collection.team_id
-            async with self._services.database.read(team_id) as connection:
-                candidates = await dense_candidates(connection, query, vector)
+            answer = await dense_leg(services.database, services.shares, self._plan, query, vector)
             stage.facts["pool"] = query.limit
-            stage.facts["candidates"] = len(candidates)
-            return candidates
+            stage.facts["candidates"] = len(answer.candidates)
+            stage.facts["method"] = answer.method
+            if answer.ef_search is not None:
+                stage.facts["ef_search"] = answer.ef_search
+            return answer.candidates
 
         return await self._attempt("dense", self._legs_time(), run)
 

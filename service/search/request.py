@@ -91,6 +91,8 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filter: dict[str, Any] | None = None
     fusion: Fusion = Fusion()
     lexical: Lexical = Lexical()
+    ef_search: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    """Candidates that an approximate vector search keeps; without, what the collection measured."""
     min_score: MinScore = MinScore()
     diversity: Diversity | None = None
     context: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None

@@ -48,9 +48,21 @@ async def test_only_a_name_is_required(client: httpx.AsyncClient) -> None:
             "weights": None,
             "rrf_k": None,
             "fetch_k": 40,
+            "target_recall": 0.99,
+            "quantization": "none",
         },
         "chunking": {"size": 512, "overlap": 64},
         "index": "exact",
+        "vector_index": {
+            "policy": "auto",
+            "built": False,
+            "quantization": None,
+            "ef_search": None,
+            "recall": None,
+            "rows": None,
+            "measured_at": None,
+            "note": None,
+        },
         "documents": 0,
         "chunks": 0,
         "summaries": 0,
@@ -70,6 +82,8 @@ async def test_what_was_set_is_what_is_shown(client: httpx.AsyncClient) -> None:
             "weights": {"dense": 0.0, "lexical": 1.0},
             "rrf_k": 1,
             "fetch_k": 1000,
+            "target_recall": 0.5,
+            "quantization": "binary",
         },
         "chunking": {"size": 16, "overlap": 15},
     }
@@ -216,6 +230,8 @@ async def test_search_settings_change_one_by_one(client: httpx.AsyncClient) -> N
         "weights": {"dense": 0.7, "lexical": 0.3},
         "rrf_k": 5,
         "fetch_k": 40,
+        "target_recall": 0.99,
+        "quantization": "none",
     }
     assert (await client.get("/v1/collections/docs")).json() == patched.json()
     again = await client.patch("/v1/collections/docs", json={"search": {"weights": None}})
@@ -233,6 +249,7 @@ async def test_concurrent_changes_of_different_settings_all_stay(
     search = (await client.get("/v1/collections/docs")).json()["search"]
     assert search == {
         "mode": "text", "rrf_k": 7, "fetch_k": 70, "method": "dbsf", "weights": None,
+        "target_recall": 0.99, "quantization": "none",
     }  # fmt: skip
 
 
