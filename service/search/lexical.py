@@ -1,7 +1,6 @@
-"""The lexical leg: lexemes of the query, their weights, and which rows to look at."""
+"""The lexical leg: lexemes of the query, their frequencies, and which way answers."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -17,8 +16,15 @@ from service.db.lexical import (
 )
 from service.db.pool import Connection, Database
 from service.db.segments import Segment
-from service.models import Candidate, Generation
+from service.models import Candidate
 from service.search.packed import PackedAnswer, PackedIndex, PackedWeights, search_packed
+from service.search.planning import (
+    LexicalPlan,
+    all_of,
+    any_of,
+    plan_lexical,
+    positions_of,
+)
 from service.search.request import SearchPlan
 from service.search.statistics import EXACT_ROWS, StatisticsCache
 from service.text import (
@@ -28,22 +34,11 @@ from service.text import (
     lexeme_hash,
     parse_websearch,
     prepare,
-    quote_lexeme,
 )
 
 MAX_TOKENS = 100
 RARE_SHARE = 0.01
 RARE_ROWS = 3
-
-
-class LexicalPlan(msgspec.Struct, frozen=True):
-    """Which rows are candidates, how lexemes weigh, and what the others could reach at most."""
-
-    tsquery: str
-    weights: Mapping[str, float]
-    """idf x query tf by lexeme; every lexeme scores, whether or not it finds candidates."""
-    unseen_bound: float = 0.0
-    """No row outside the candidates can score more; 0 when every matching row is one."""
 
 
 class LexicalAnswer(msgspec.Struct, frozen=True):
@@ -66,31 +61,6 @@ class CorpusCache(msgspec.Struct, frozen=True):
 
 
 NOTHING = LexicalAnswer([], {}, exact=True, rare_identifier=False)
-
-
-def idf(rows: int, frequency: int) -> float:
-    """Inverse document frequency of BM25 (Robertson & Zaragoza 2009), never negative."""
-    frequency = min(frequency, rows)
-    return math.log1p((rows - frequency + 0.5) / (frequency + 0.5))
-
-
-def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generation) -> LexicalPlan:
-    """Candidates under the row budget: rows with the rarest lexemes, or with all of them."""
-    weights = {one.lexeme: one.tf * idf(rows, one.frequency) for one in lexemes}
-    rarest = sorted(lexemes, key=lambda one: (one.frequency, one.lexeme))
-    chosen: list[str] = []
-    total = 0
-    for one in rarest:
-        total += one.frequency
-        if chosen and total > generation.row_budget:
-            break
-        chosen.append(one.lexeme)
-    tsquery = any_of(chosen)
-    left_out = [one.lexeme for one in rarest[len(chosen) :]]
-    if left_out:
-        tsquery = f"{tsquery} | ({all_of(weights)})"
-    bound = (generation.k1 + 1) * sum(weights[lexeme] for lexeme in left_out)
-    return LexicalPlan(tsquery, weights, bound)
 
 
 async def lexical_leg(
@@ -248,16 +218,6 @@ def _group_query(group: Sequence[tuple[Clause, str]], analyzer: Analyzer) -> str
     return "(" + " & ".join([*wanted, *unwanted]) + ")" if wanted else ""
 
 
-def any_of(lexemes: Iterable[str]) -> str:
-    """A tsquery that one of the lexemes must match."""
-    return " | ".join(map(quote_lexeme, lexemes))
-
-
-def all_of(lexemes: Iterable[str]) -> str:
-    """A tsquery that every one of the lexemes must match."""
-    return " & ".join(map(quote_lexeme, lexemes))
-
-
 def _clipped(prepared: Prepared) -> Prepared:
     """At most `MAX_TOKENS` of each kind, however much text was pasted."""
     return msgspec.structs.replace(
@@ -270,15 +230,6 @@ def _clipped(prepared: Prepared) -> Prepared:
 
 def _first(words: str) -> str:
     return " ".join(words.split(" ", MAX_TOKENS)[:MAX_TOKENS])
-
-
-def positions_of(weights: Mapping[str, float]) -> dict[int, float]:
-    """Weights by the lexemes' positions (from 1) in the document vectors."""
-    positions: dict[int, float] = {}
-    for lexeme, weight in weights.items():
-        place = lexeme_hash(lexeme)
-        positions[place] = positions.get(place, 0.0) + weight
-    return positions
 
 
 def _is_proven(candidates: Sequence[Candidate], plan: LexicalPlan, k: int) -> bool:

@@ -19,7 +19,8 @@ from service.models import StoredChunk, Vector
 from service.search.fusion import Fused, Leg
 from service.search.grouping import by_document
 from service.search.highlight import highlight, tokens_of
-from service.search.lexical import CorpusCache, positions_of
+from service.search.lexical import CorpusCache
+from service.search.planning import positions_of
 from service.search.request import Expand, SearchPlan
 from service.search.response import (
     DocumentHit,

@@ -14,8 +14,9 @@ from service.db.lexical import QueryLexeme
 from service.db.pool import Database
 from service.models import Collection, Generation
 from service.search import lexical, statistics
-from service.search.lexical import CorpusCache, LexicalAnswer, idf, lexical_leg, plan_lexical
+from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.packed import PackedIndex
+from service.search.planning import idf, plan_lexical
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
 
@@ -107,11 +108,48 @@ async def test_a_budget_never_costs_rows_that_match(database: Database) -> None:
     assert answer.exact
 
 
-def test_rows_with_all_words_are_candidates_even_when_the_common_ones_are_left_out() -> None:
-    lexemes = [QueryLexeme("rare", 1, 5), QueryLexeme("common", 1, 9000)]
+def test_rows_with_enough_common_words_are_candidates_beside_those_with_a_rare_one() -> None:
+    lexemes = [
+        QueryLexeme("rare", 1, 5),
+        QueryLexeme("b", 1, 600),
+        QueryLexeme("c", 1, 700),
+        QueryLexeme("d", 1, 5000),
+    ]
+    plan = plan_lexical(lexemes, 10_000, _generation(budget=500))
+    assert plan.tsquery == "'rare' | 'b' & ('c')"
+    heaviest_unseen = idf(10_000, 600) + idf(10_000, 5000)
+    assert plan.unseen_bound == pytest.approx(2.2 * heaviest_unseen)
+
+
+def test_words_of_which_none_fits_are_asked_by_the_heaviest() -> None:
+    lexemes = [QueryLexeme("a", 3, 9000), QueryLexeme("b", 1, 8500)]
     plan = plan_lexical(lexemes, 10_000, _generation(budget=100))
-    assert plan.tsquery == "'rare' | ('rare' & 'common')"
-    assert plan.unseen_bound == pytest.approx(2.2 * idf(10_000, 9000))
+    assert plan.tsquery == "'a'"
+    assert plan.unseen_bound == pytest.approx(2.2 * idf(10_000, 8500))
+
+
+MATCHING = """
+SELECT array_to_tsvector($1::text[]) @@ $3::text::tsquery OR $2::float8 <= $4::float8 + 1e-9
+"""
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_no_row_outside_the_candidates_outweighs_the_bound(
+    database: Database, data: st.DataObject
+) -> None:
+    rows = 10_000
+    known = st.tuples(st.integers(1, 3), st.integers(0, rows))
+    drawn = data.draw(st.lists(known, min_size=1, max_size=12))
+    lexemes = [QueryLexeme(word(n), tf, df) for n, (tf, df) in enumerate(drawn)]
+    budget = data.draw(st.sampled_from([100, 1000, 5000]))
+    plan = plan_lexical(lexemes, rows, _generation(budget=budget))
+    held = data.draw(st.lists(st.sampled_from(sorted(plan.weights)), min_size=1, unique=True))
+    highest = 2.2 * sum(plan.weights[lexeme] for lexeme in held)
+    async with database.read(1) as connection:
+        assert await connection.fetchval(MATCHING, held, highest, plan.tsquery, plan.unseen_bound)
 
 
 def test_a_single_word_that_every_row_holds_is_still_asked() -> None:
