@@ -24,6 +24,7 @@ from service.search.planning import (
     any_of,
     plan_lexical,
     positions_of,
+    weigh,
 )
 from service.search.request import SearchPlan
 from service.search.statistics import EXACT_ROWS, StatisticsCache
@@ -111,33 +112,41 @@ class _Leg:
         lexemes = await self._lexemes(prepared)
         if not lexemes:
             return NOTHING
-        chosen = plan_lexical(lexemes, self._rows, self._generation)
-        if operator == "and":
-            chosen = LexicalPlan(all_of(chosen.weights), chosen.weights)
-        elif operator == "websearch":
-            tsquery = await websearch_query(self._connection, self._analyzer, clauses)
-            chosen = LexicalPlan(tsquery, chosen.weights)
         rare = _has_rare_identifier(prepared, lexemes, self._rows)
-        if self._segments and operator == "or" and self._query.filter is None:
-            answer = await self._packed(chosen)
+        weights = weigh(lexemes, self._rows)
+        if self._segments and operator == "or":
+            answer = await self._packed(weights)
             if answer is not None:
-                return LexicalAnswer(
-                    answer.candidates, chosen.weights, answer.exact, rare, path="packed"
-                )
-        return await self._bounded(chosen, rare_identifier=rare)
+                return LexicalAnswer(answer.candidates, weights, answer.exact, rare, path="packed")
+        return await self._bounded(await self._plan_rows(lexemes, weights, clauses), rare)
 
-    async def _packed(self, chosen: LexicalPlan) -> PackedAnswer | None:
+    async def _plan_rows(
+        self,
+        lexemes: Sequence[QueryLexeme],
+        weights: Mapping[str, float],
+        clauses: Sequence[Clause],
+    ) -> LexicalPlan:
+        operator = self._plan.request.lexical.operator
+        if operator == "and":
+            return LexicalPlan(all_of(weights), weights)
+        if operator == "websearch":
+            tsquery = await websearch_query(self._connection, self._analyzer, clauses)
+            return LexicalPlan(tsquery, weights)
+        if self._segments and self._query.filter is not None:
+            # The packed lists have just found the filter selective.
+            return LexicalPlan(any_of(weights), weights)
+        return plan_lexical(lexemes, self._rows, self._generation)
+
+    async def _packed(self, weights: Mapping[str, float]) -> PackedAnswer | None:
         return await search_packed(
             self._connection,
             self._corpus.packed,
             self._segments,
             self._query,
-            PackedWeights(
-                positions_of(chosen.weights), any_of(chosen.weights), self._generation.k1
-            ),
+            PackedWeights(positions_of(weights), self._generation.k1),
         )
 
-    async def _bounded(self, chosen: LexicalPlan, *, rare_identifier: bool) -> LexicalAnswer:
+    async def _bounded(self, chosen: LexicalPlan, rare_identifier: bool) -> LexicalAnswer:
         if not chosen.tsquery:
             return NOTHING
         connection, query = self._connection, self._query
@@ -185,7 +194,7 @@ class _Leg:
             self._connection, self._segments, list(set(places.values()))
         )
         return {
-            lexeme: sum(len(lists[segment.id, place].ordinals) for segment in self._segments)
+            lexeme: sum(lists[segment.id, place].rows for segment in self._segments)
             for lexeme, place in places.items()
         }
 

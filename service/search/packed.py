@@ -1,8 +1,9 @@
 """The fast path of the lexical leg: packed posting lists, scored in process, then verified."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,7 +22,14 @@ from service.db.segments import (
     segment_contents,
 )
 from service.models import Candidate, Generation
-from service.search.postings import LEVELS, Accumulator, Scores, WeightedList
+from service.search.postings import (
+    LEVELS,
+    Accumulator,
+    Postings,
+    Scores,
+    WeightedList,
+    densest,
+)
 
 SEGMENT_SECONDS = 2.0
 """A retired segment stays readable for minutes, so a look at the list of them may be this old."""
@@ -29,6 +37,10 @@ CACHED_LIST_BYTES = 64_000_000
 CACHED_CONTENTS = 64
 MARGIN = 16
 """Rows beyond the wanted ones, for what rounding to levels may have put in the wrong place."""
+GROWTH = 4
+"""What is looked at grows by it while too little of it is there still and passes the filter."""
+FILTERED_ROWS = 3_000
+"""A filter that leaves too little of so many rows is selective: other ways serve it better."""
 
 
 class PackedAnswer(msgspec.Struct, frozen=True):
@@ -55,7 +67,7 @@ class PackedIndex:
         self._clock = clock
         self._listed: dict[int, _Listed] = {}
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
-        self._lists: OrderedDict[tuple[int, int], PostingList] = OrderedDict()
+        self._lists: OrderedDict[tuple[int, int], Postings] = OrderedDict()
         self._bytes = 0
 
     async def segments(self, connection: Connection, generation: Generation) -> tuple[Segment, ...]:
@@ -69,7 +81,7 @@ class PackedIndex:
 
     async def lists(
         self, connection: Connection, segments: Sequence[Segment], lexemes: Sequence[int]
-    ) -> dict[tuple[int, int], PostingList]:
+    ) -> dict[tuple[int, int], Postings]:
         """The lists of lexemes by segment and lexeme; those that exist."""
         keys = [(segment.id, lexeme) for segment in segments for lexeme in lexemes]
         found = {key: self._lists[key] for key in keys if key in self._lists}
@@ -78,18 +90,20 @@ class PackedIndex:
         missing = {lexeme for segment, lexeme in keys if (segment, lexeme) not in found}
         if missing:
             fetched = await posting_lists(connection, [one.id for one in segments], list(missing))
-            absent = {key: NO_ROWS for key in keys if key[1] in missing and key not in fetched}
-            for key, one in (fetched | absent).items():
-                self._keep(key, one)
-                found[key] = one
+            for segment in segments:
+                for lexeme in missing:
+                    key = (segment.id, lexeme)
+                    found[key] = self._keep(key, fetched.get(key, NO_ROWS), segment.rows)
         return found
 
-    def _keep(self, key: tuple[int, int], one: PostingList) -> None:
+    def _keep(self, key: tuple[int, int], one: PostingList, rows: int) -> Postings:
         if key not in self._lists:
-            self._lists[key] = one
-            self._bytes += _size(one)
+            self._lists[key] = densest(one, rows)
+            self._bytes += _size(self._lists[key])
+        kept = self._lists[key]
         while self._bytes > CACHED_LIST_BYTES:
             self._bytes -= _size(self._lists.popitem(last=False)[1])
+        return kept
 
     async def open(self, connection: Connection, segment: Segment) -> _Opened | None:
         """What a segment's ordinals stand for, and where to add up its scores."""
@@ -109,8 +123,9 @@ class PackedIndex:
 NO_ROWS = PostingList(np.empty(0, np.int32), np.empty(0, np.uint8))
 
 
-def _size(one: PostingList) -> int:
-    return 200 + one.ordinals.nbytes + one.levels.nbytes
+def _size(one: Postings) -> int:
+    ordinals = one.ordinals.nbytes if isinstance(one, PostingList) else 0
+    return 200 + ordinals + one.levels.nbytes
 
 
 class PackedWeights(msgspec.Struct, frozen=True):
@@ -118,9 +133,21 @@ class PackedWeights(msgspec.Struct, frozen=True):
 
     by_position: Mapping[int, float]
     """idf x query tf by the lexeme's position (from 1)."""
-    tsquery: str
-    """What a row must match to be a candidate."""
     k1: float
+
+
+class _Best(msgspec.Struct, frozen=True):
+    """The rows with the best packed scores."""
+
+    rows: Ids
+    scores: Scores
+    crowded: frozenset[int]
+    """Documents of which rows were left out because they have enough better ones."""
+    complete: bool
+    """Nothing but rows of crowded documents was left out."""
+
+
+_Scored: TypeAlias = list[tuple[_Opened, list[WeightedList]]]
 
 
 async def search_packed(
@@ -130,11 +157,41 @@ async def search_packed(
     query: CandidateQuery,
     asked: PackedWeights,
 ) -> PackedAnswer | None:
-    """The best rows of a generation by BM25; None when a segment has just been forgotten.
+    """The best rows of a generation by BM25.
 
     Packed scores only choose the rows; those still there come back with their exact scores,
-    merged with the rows not yet packed.
+    merged with the rows not yet packed. None when a segment has just been forgotten, or when the
+    filter leaves so few rows that it should be asked first.
     """
+    scored = await _scored(connection, index, segments, asked)
+    if scored is None:
+        return None
+    keep = query.limit * (1 if query.filter is None else GROWTH) + MARGIN
+    most = None
+    if query.per_document is not None and query.filter is None:
+        # Who is first in a document is decided by exact scores, among a few more than wanted.
+        most = 2 * query.per_document + MARGIN
+    while True:
+        best = _best_rows(scored, query, keep, most)
+        packed = PackedQuery(best.rows.tolist(), segments[-1].upper, asked.by_position)
+        found = await packed_candidates(connection, query, packed)
+        candidates = _ranked(found, query)
+        if not _has_room(best.crowded, found, query):
+            if best.complete or len(candidates) >= query.limit:
+                break
+            if _is_selective(query, keep, len(candidates)):
+                return None
+        keep *= GROWTH
+        most = most and most * GROWTH
+    last = candidates[-1].score if candidates else 0.0
+    worst = float(best.scores[-1]) if len(best.scores) else 0.0
+    error = (asked.k1 + 1) / LEVELS * sum(asked.by_position.values())
+    return PackedAnswer(candidates, exact=best.complete or last >= worst + error)
+
+
+async def _scored(
+    connection: Connection, index: PackedIndex, segments: Sequence[Segment], asked: PackedWeights
+) -> _Scored | None:
     weights = asked.by_position
     lists = await index.lists(connection, segments, list(weights))
     level = (asked.k1 + 1) / LEVELS
@@ -146,69 +203,62 @@ async def search_packed(
         weighted = [
             WeightedList(lists[segment.id, lexeme], weight * level)
             for lexeme, weight in weights.items()
-            if len(lists[segment.id, lexeme].ordinals)
+            if lists[segment.id, lexeme].rows
         ]
         scored.append((opened, weighted))
-    error = level * sum(weights.values())
-    keep = query.limit + MARGIN
-    while True:
-        rows, worst, complete = _best_rows(scored, query, keep)
-        packed = PackedQuery(rows.tolist(), segments[-1].upper, asked.tsquery, weights)
-        found = await packed_candidates(connection, query, packed)
-        candidates = _ranked(found, query)
-        if complete or len(candidates) >= query.limit:
-            break
-        keep *= 4
-    last = candidates[-1].score if candidates else 0.0
-    return PackedAnswer(candidates, exact=complete or last >= worst + error)
+    return scored
 
 
-def _best_rows(
-    scored: Iterable[tuple[_Opened, Sequence[WeightedList]]], query: CandidateQuery, keep: int
-) -> tuple[Ids, float, bool]:
-    """The rows with the best packed scores, the least of these, and whether they are all."""
-    rows, scores, complete = [], [], True
-    for opened, lists in scored:
-        ordinals, values, all_of_them = _best_of_segment(opened, lists, query, keep)
-        rows.append(opened.contents.rows[ordinals])
-        scores.append(values)
-        complete = complete and all_of_them
-    together, values = np.concatenate(rows), np.concatenate(scores)
-    order = np.argsort(-values, kind="stable")[:keep]
-    complete = complete and len(together) <= keep
-    worst = float(values[order[-1]]) if len(order) else 0.0
-    return together[order], worst, complete
+def _has_room(crowded: frozenset[int], found: Iterable[Candidate], query: CandidateQuery) -> bool:
+    """Whether a document lost so many rows that those left out of it are wanted after all."""
+    if not crowded or query.per_document is None:
+        return False
+    left = Counter(one.document for one in found)
+    return any(left[document] < query.per_document for document in crowded)
+
+
+def _is_selective(query: CandidateQuery, looked: int, found: int) -> bool:
+    """Whether so few rows pass the filter that looking at all it takes is too many."""
+    return query.filter is not None and found * FILTERED_ROWS < query.limit * looked
+
+
+def _best_rows(scored: _Scored, query: CandidateQuery, keep: int, most: int | None) -> _Best:
+    """The `keep` best rows of all segments, `most` of a document."""
+    parts = [_best_of_segment(opened, lists, query, keep, most) for opened, lists in scored]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    scores = np.concatenate([part.scores for part in parts])
+    order = np.argsort(-scores, kind="stable")[:keep]
+    complete = len(rows) <= keep and all(part.complete for part in parts)
+    crowded = frozenset().union(*(part.crowded for part in parts))
+    return _Best(rows[order], scores[order], crowded, complete)
 
 
 def _best_of_segment(
-    opened: _Opened, lists: Sequence[WeightedList], query: CandidateQuery, keep: int
-) -> tuple[Ids, Scores, bool]:
-    capped = query.per_document is not None
-    for wanted in (None,) if capped else (keep, None):
-        ordinals, scores = opened.accumulator.top(lists, wanted)
-        complete = wanted is None or len(ordinals) < wanted
-        allowed = _in_scope(opened.contents, ordinals, query)
-        ordinals, scores = ordinals[allowed], scores[allowed]
-        if complete or len(ordinals) >= keep or bool(allowed.all()):
-            break
-    if query.per_document is not None:
-        # Rounded scores say nearly who is first in a document; the exact ones decide later.
-        most = 2 * query.per_document + MARGIN
-        first = _first_of_each(opened.contents.documents[ordinals], most)
-        ordinals, scores = ordinals[first], scores[first]
-    complete = complete and len(ordinals) <= keep
-    return ordinals[:keep].astype(np.int64), scores[:keep], complete
-
-
-def _in_scope(
-    contents: SegmentContents,
-    ordinals: np.ndarray[tuple[int], np.dtype[np.int32]],
+    opened: _Opened,
+    lists: Sequence[WeightedList],
     query: CandidateQuery,
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    if query.scope == "both":
-        return np.ones(len(ordinals), np.bool_)
-    summary = contents.summaries[ordinals]
-    return summary if query.scope == "summaries" else ~summary
+    keep: int,
+    most: int | None,
+) -> _Best:
+    contents, depth = opened.contents, keep
+    while True:
+        ordinals, scores = opened.accumulator.top(lists, depth)
+        complete, crowded = len(ordinals) < depth, frozenset[int]()
+        if query.scope != "both":
+            allowed = contents.summaries[ordinals] == (query.scope == "summaries")
+            ordinals, scores = ordinals[allowed], scores[allowed]
+        if most is not None:
+            documents = contents.documents[ordinals]
+            first = _first_of_each(documents, most)
+            crowded = frozenset(documents[~first].tolist())
+            ordinals, scores = ordinals[first], scores[first]
+        if complete or len(ordinals) >= keep:
+            break
+        depth *= GROWTH
+    complete = complete and len(ordinals) <= keep
+    return _Best(contents.rows[ordinals[:keep]], scores[:keep], crowded, complete)
 
 
 def _first_of_each(documents: Ids, most: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

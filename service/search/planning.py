@@ -60,6 +60,11 @@ def idf(rows: int, frequency: int) -> float:
     return math.log1p((rows - frequency + 0.5) / (frequency + 0.5))
 
 
+def weigh(lexemes: Iterable[QueryLexeme], rows: int) -> dict[str, float]:
+    """idf x query tf by lexeme."""
+    return {one.lexeme: one.tf * idf(rows, one.frequency) for one in lexemes}
+
+
 def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generation) -> LexicalPlan:
     """Candidates under the row budget: rows with a rare lexeme, or with enough common ones.
 
@@ -67,7 +72,7 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
     goes to the rarest lexemes and to the combinations of the others that weigh most, in the split
     that leaves out the least.
     """
-    weights = {one.lexeme: one.tf * idf(rows, one.frequency) for one in lexemes}
+    weights = weigh(lexemes, rows)
     known = sorted(
         (_Lexeme(one.lexeme, weights[one.lexeme], one.frequency) for one in lexemes),
         key=lambda one: (one.rows, one.lexeme),
@@ -82,7 +87,7 @@ def plan_lexical(lexemes: Sequence[QueryLexeme], rows: int, generation: Generati
         if other.unseen >= best.unseen:
             break
         best = other
-    chosen = [(one.lexeme,) for one in best.singles]
+    chosen: list[Sequence[str]] = [(one.lexeme,) for one in best.singles]
     chosen += [one.lexemes for one in best.combinations]
     return LexicalPlan(_one_of(chosen), weights, (generation.k1 + 1) * best.unseen)
 

@@ -15,11 +15,11 @@ from service.db.pool import Database
 from service.db.segments import PostingList
 from service.indexing import packing
 from service.indexing.packing import pack_if_grown, segments_to_merge
-from service.models import Collection
-from service.search import lexical, statistics
+from service.models import Collection, Condition
+from service.search import lexical, packed, statistics
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.packed import PackedIndex
-from service.search.postings import Accumulator, WeightedList
+from service.search.postings import Accumulator, WeightedList, densest
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
 
@@ -40,6 +40,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SEGMENT_ROWS", 150)
     monkeypatch.setattr(lexical, "EXACT_ROWS", 0)
     monkeypatch.setattr(statistics, "EXACT_ROWS", 0)
+    monkeypatch.setattr(packed, "FILTERED_ROWS", 100)
 
 
 async def ask(
@@ -48,7 +49,7 @@ async def ask(
     query = CandidateQuery(
         collection.generation.id,
         how.get("scope", "chunks"),  # type: ignore[arg-type]
-        None,
+        how.get("filter"),  # type: ignore[arg-type]
         how.get("limit", 10),  # type: ignore[arg-type]
         how.get("per_document"),  # type: ignore[arg-type]
     )
@@ -71,15 +72,15 @@ async def both_ways(
     monkeypatch: pytest.MonkeyPatch,
     **how: object,
 ) -> tuple[LexicalAnswer, LexicalAnswer]:
-    packed = await ask(database, fresh_corpus(), collection, text, **how)
+    by_lists = await ask(database, fresh_corpus(), collection, text, **how)
     with monkeypatch.context() as patched:
 
-        async def no_packed(self: object, chosen: object) -> None:
+        async def no_packed(self: object, weights: object) -> None:
             return None
 
         patched.setattr(lexical._Leg, "_packed", no_packed)
         bounded = await ask(database, fresh_corpus(), collection, text, **how)
-    return packed, bounded
+    return by_lists, bounded
 
 
 async def test_a_packed_generation_answers_as_before(
@@ -89,12 +90,10 @@ async def test_a_packed_generation_answers_as_before(
     before = await ask(database, fresh_corpus(), collection, f"{WORDS[3]} {WORDS[30]}")
     assert before.path == "gin"
     assert await pack_if_grown(database, collection.generation)
-    packed, bounded = await both_ways(database, collection, f"{WORDS[3]} {WORDS[30]}", monkeypatch)
-    assert (packed.path, bounded.path) == ("packed", "gin")
-    assert ranking(packed) == ranking(bounded)
-    assert [one.chunk_id for one in packed.candidates] == [
-        one.chunk_id for one in before.candidates
-    ]
+    after, bounded = await both_ways(database, collection, f"{WORDS[3]} {WORDS[30]}", monkeypatch)
+    assert (after.path, bounded.path) == ("packed", "gin")
+    assert ranking(after) == ranking(bounded)
+    assert [one.chunk_id for one in after.candidates] == [one.chunk_id for one in before.candidates]
 
 
 @settings(
@@ -128,10 +127,58 @@ async def test_both_paths_agree_under_random_writes(
         "limit": data.draw(st.sampled_from([1, 10, 500])),
         "per_document": data.draw(st.sampled_from([None, 1, 2])),
         "scope": data.draw(st.sampled_from(["chunks", "both", "summaries"])),
+        "filter": data.draw(st.none() | st.sampled_from([1, 5, 15]).map(below)),
     }
-    packed, bounded = await both_ways(database, collection, " ".join(words), monkeypatch, **how)
-    assert packed.path == "packed"
-    assert ranking(packed) == ranking(bounded)
+    by_lists, bounded = await both_ways(database, collection, " ".join(words), monkeypatch, **how)
+    assert by_lists.path == "packed" or how["filter"]
+    assert ranking(by_lists) == ranking(bounded)
+
+
+def below(number: int) -> Condition:
+    """What `number` of twenty rows pass."""
+    return Condition("n", "lt", number)
+
+
+@pytest.mark.parametrize(("number", "path"), [(15, "packed"), (1, "gin")])
+async def test_a_filter_decides_the_path_and_never_costs_rows_that_match(
+    database: Database, monkeypatch: pytest.MonkeyPatch, number: int, path: str
+) -> None:
+    collection = await stored_collection(database, texts(1000, 2), row_budget=100)
+    assert await pack_if_grown(database, collection.generation)
+    how = {"filter": below(number), "limit": 20}
+    by_lists, bounded = await both_ways(
+        database, collection, f"{WORDS[0]} {WORDS[1]}", monkeypatch, **how
+    )
+    assert by_lists.path == path
+    assert len(by_lists.candidates) == 20
+    assert ranking(by_lists) == ranking(bounded)
+
+
+@pytest.mark.parametrize("filtered", [None, below(19)])
+async def test_dead_rows_of_a_document_never_hide_those_that_live(
+    database: Database, monkeypatch: pytest.MonkeyPatch, filtered: Condition | None
+) -> None:
+    kind = {"rows_a_document": 100}
+    collection = await stored_collection(
+        database, [f"{WORDS[0]} {WORDS[1]}"] * 80 + [WORDS[0]] * 60, row_budget=100_000, **kind
+    )
+    assert await pack_if_grown(database, collection.generation)
+    async with database.administer() as connection:
+        await connection.execute(
+            "DELETE FROM braid.chunks WHERE generation_id = $1 AND id <= 79",
+            collection.generation.id,
+        )
+    by_lists, bounded = await both_ways(
+        database,
+        collection,
+        f"{WORDS[0]} {WORDS[1]}",
+        monkeypatch,
+        limit=2,
+        per_document=1,
+        filter=filtered,
+    )
+    assert len(by_lists.candidates) == 2
+    assert ranking(by_lists) == ranking(bounded)
 
 
 def posting(rows: Sequence[int], levels: Sequence[int]) -> PostingList:
@@ -139,40 +186,42 @@ def posting(rows: Sequence[int], levels: Sequence[int]) -> PostingList:
 
 
 @given(
-    lists=st.lists(
-        st.tuples(
-            st.dictionaries(st.integers(0, 199), st.integers(1, 255), min_size=1),
-            st.floats(0.001, 10),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    keep=st.integers(1, 30),
-    probed=st.sampled_from([1, 10, 1000]),
+    rows=st.sampled_from([150, 4000]),
+    counts=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
+    weights=st.lists(st.floats(0.001, 10), min_size=6, max_size=6),
+    keep=st.none() | st.integers(1, 80),
+    seed=st.integers(0, 100),
 )
 def test_the_accumulator_finds_the_top_and_forgets_everything(
-    lists: list[tuple[dict[int, int], float]], keep: int, probed: int
+    rows: int, counts: list[int], weights: list[float], keep: int | None, seed: int
 ) -> None:
-    from service.search import postings as module  # noqa: PLC0415
-
-    expected: dict[int, float] = {}
+    chance = np.random.default_rng(seed)
+    expected = np.zeros(rows)
     weighted = []
-    for impacts, weight in lists:
-        rows = sorted(impacts)
-        weighted.append(WeightedList(posting(rows, [impacts[row] for row in rows]), weight))
-        for row in rows:
-            expected[row] = expected.get(row, 0.0) + impacts[row] * weight
-    accumulator = Accumulator(200)
-    old, module.PROBED_LENGTH = module.PROBED_LENGTH, probed
-    try:
-        for _ in range(2):
-            rows_found, scores = accumulator.top(weighted, keep)
-            best = sorted(expected.values(), reverse=True)[:keep]
-            assert scores.tolist() == pytest.approx(best, rel=1e-4)
-            assert [expected[row] for row in rows_found.tolist()] == pytest.approx(best, rel=1e-4)
-    finally:
-        module.PROBED_LENGTH = old
+    for count, weight in zip(counts, weights, strict=False):
+        held = np.sort(chance.permutation(rows)[:count])
+        levels = chance.integers(1, 256, len(held))
+        expected[held] += levels * weight
+        weighted.append(WeightedList(densest(posting(held, levels), rows), weight))
+    best = np.sort(expected[expected > 0])[::-1][:keep]
+    accumulator = Accumulator(rows)
+    for _ in range(2):
+        found, scores = accumulator.top(weighted, keep)
+        assert len(set(found.tolist())) == len(found)
+        assert scores.tolist() == pytest.approx(best.tolist(), rel=1e-4)
+        assert expected[found].tolist() == pytest.approx(best.tolist(), rel=1e-4)
     assert not accumulator._scores.any()
+
+
+def test_common_lists_are_only_looked_up_for_rows_that_may_get_on_top() -> None:
+    common = posting(range(4000), [10] * 4000)
+    rare = posting(range(0, 4000, 40), [200] * 100)
+    accumulator = Accumulator(4000)
+    accumulator._gains = None  # type: ignore[assignment] # what adding a whole list needs
+    weighted = [WeightedList(densest(common, 4000), 0.01), WeightedList(rare, 1.0)]
+    found, scores = accumulator.top(weighted, 5)
+    assert found.tolist() == [0, 40, 80, 120, 160]
+    assert scores.tolist() == pytest.approx([200.1] * 5)
 
 
 def test_segments_are_merged_like_the_digits_of_a_counter() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 from service.db.pool import Database
 from service.models import Collection, Generation, SearchDefaults
 
-# Row n is chunk c<n>; every tenth may be a summary, and a document may have several rows.
+# Row n is chunk c<n>, with n % 20 in its metadata; every tenth may be a summary, and a document
+# may have several rows.
 INSERT = """
     INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-                              text, content_hash, length, tsv, bm25)
+                              text, metadata, content_hash, length, tsv, bm25)
     SELECT $1, 1, n / $5, CASE WHEN $6 AND n % 10 = 0 THEN 'summary' ELSE 'chunk' END,
-           'c' || lpad(n::text, 6, '0'), 'd' || n / $5, n % $5, words, decode(md5(words), 'hex'),
+           'c' || lpad(n::text, 6, '0'), 'd' || n / $5, n % $5, words,
+           jsonb_build_object('n', n % 20), decode(md5(words), 'hex'),
            braid.document_length(tsv), tsv,
            braid.bm25_document(tsv, braid.document_length(tsv), $3, 1.2, 0.75)
     FROM unnest($2::text[]) WITH ORDINALITY AS given (words, ordinal),
