@@ -63,10 +63,15 @@ def questions(texts: list[str], vectors: np.ndarray[Any, Any], count: int) -> li
     ]
 
 
-async def load(client: httpx.AsyncClient, texts: list[str], vectors: np.ndarray[Any, Any]) -> None:
+async def load(
+    client: httpx.AsyncClient,
+    texts: list[str],
+    vectors: np.ndarray[Any, Any],
+    language: str = "simple",
+) -> None:
+    embedding = {"provider": "none", "dim": vectors.shape[1]}
     await client.post(
-        "/v1/collections",
-        json={"name": "bench", "embedding": {"provider": "none", "dim": vectors.shape[1]}},
+        "/v1/collections", json={"name": "bench", "language": language, "embedding": embedding}
     )
     for start in range(0, len(texts), BATCH):
         rows = range(start, min(start + BATCH, len(texts)))
@@ -178,7 +183,8 @@ async def main(chunks: int, dim: int, queries: int) -> None:
 class serving:  # noqa: N801 - reads as what it does
     """`braid serve` as a process of its own."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, role: str = "all") -> None:
+        self.role = role
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -190,7 +196,7 @@ class serving:  # noqa: N801 - reads as what it does
         }
 
     def __enter__(self) -> str:
-        command = [sys.executable, "-m", "service.cli", "serve", "--role", "all"]
+        command = [sys.executable, "-m", "service.cli", "serve", "--role", self.role]
         self.process = subprocess.Popen(command, env=self.environment)
         return f"http://127.0.0.1:{self.port}"
 
