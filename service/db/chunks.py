@@ -49,11 +49,14 @@ SELECT $1, $2, new.document_id, new.type, new.chunk_id, new.doc_id, new.position
     braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::text[],
             $13::text[], $14::jsonb[], $15::text[], $16::int[], $17::int[], $18::bytea[],
-            $19::halfvec[], $20::text[], $21::text[])
+            $19::halfvec[], $20::text[], $21::text[], $22::text[], $23::text[])
     AS new (document_id, type, chunk_id, doc_id, position, title, source, metadata, text,
-            start_offset, end_offset, content_hash, embedding, exact, words)
+            start_offset, end_offset, content_hash, embedding, exact, words,
+            title_exact, title_words)
 CROSS JOIN LATERAL (
-    SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words) AS tsv OFFSET 0
+    SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words)
+        || setweight(new.title_exact::tsvector
+                     || to_tsvector($3::text::regconfig, new.title_words), 'A') AS tsv OFFSET 0
 ) AS lexemes
 CROSS JOIN LATERAL (SELECT braid.document_length(lexemes.tsv) AS length OFFSET 0) AS counted
 """
@@ -64,6 +67,21 @@ UPDATE braid.chunks c SET title = $3, source = $4, metadata = $5::jsonb || coale
     SELECT jsonb_object_agg(key, value) FROM jsonb_each(c.metadata)
     WHERE value IS DISTINCT FROM $6::jsonb -> key), '{}')
 WHERE generation_id = $1 AND id = ANY($2)
+"""
+
+# The words of the title have weight A. Row numbers never name other lexemes, so these are new.
+RETITLE_LEXEMES = """
+UPDATE braid.chunks c SET id = nextval('braid.chunk_row_seq'), tsv = lexemes.tsv,
+    length = counted.length, bm25 = braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
+FROM unnest($7::bigint[], $8::text[], $9::text[]) AS new (id, title_exact, title_words)
+JOIN braid.chunks old ON old.generation_id = $1 AND old.id = new.id
+CROSS JOIN LATERAL (
+    SELECT ts_filter(old.tsv, '{d}')
+        || setweight(new.title_exact::tsvector
+                     || to_tsvector($3::text::regconfig, new.title_words), 'A') AS tsv OFFSET 0
+) AS lexemes
+CROSS JOIN LATERAL (SELECT braid.document_length(lexemes.tsv) AS length OFFSET 0) AS counted
+WHERE c.generation_id = $1 AND c.team_id = $2 AND c.id = new.id
 """
 
 METADATA = """
@@ -120,6 +138,14 @@ class Placement(msgspec.Struct, frozen=True):
     """Offsets of a raw chunk in its document's text, in characters."""
 
 
+class TitleLexemes(msgspec.Struct, frozen=True):
+    """The title of a document as the lexical index of each of its rows has it."""
+
+    exact: str
+    """A tsvector literal of lexemes that no configuration may touch."""
+    words: str
+
+
 class NewRow(msgspec.Struct, frozen=True):
     """A record to index."""
 
@@ -132,6 +158,7 @@ class NewRow(msgspec.Struct, frozen=True):
     exact: str
     """A tsvector literal of lexemes that no configuration may touch."""
     words: str
+    title: TitleLexemes
     embedding: NDArray[np.float16] | None
 
 
@@ -212,9 +239,32 @@ async def add_rows(
             [None if row.embedding is None else HalfVector(row.embedding) for row in rows],
             [row.exact for row in rows],
             [row.words for row in rows],
+            [row.title.exact for row in rows],
+            [row.title.words for row in rows],
         )
     except REFUSED as error:
         raise RefusedRowsError(f"the database refused its chunks ({error.sqlstate})") from error
+
+
+async def retitle_rows(
+    connection: Connection,
+    generation: Generation,
+    configuration: str,
+    rows: Sequence[tuple[int, TitleLexemes]],
+) -> None:
+    """Find rows by the words of another title from now on; they get new numbers."""
+    await connection.execute(
+        RETITLE_LEXEMES,
+        generation.id,
+        generation.team_id,
+        configuration,
+        generation.average_length,
+        generation.k1,
+        generation.b,
+        [row for row, _ in rows],
+        [title.exact for _, title in rows],
+        [title.words for _, title in rows],
+    )
 
 
 async def share_anew(

@@ -11,7 +11,7 @@ from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
 from service.text import Analyzer, prepare, tsvector_literal
 
-HASH_VERSION = 1
+HASH_VERSION = 2
 """To be raised when equal text gets other lexemes than before."""
 
 

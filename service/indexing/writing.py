@@ -12,9 +12,11 @@ from service.db.chunks import (
     Placement,
     Shared,
     StoredRow,
+    TitleLexemes,
     add_rows,
     keep_rows,
     remove_rows,
+    retitle_rows,
     share_anew,
     stored_rows,
 )
@@ -30,9 +32,13 @@ from service.db.ingests import ClaimedIngest, close_ingests, fail_ingests, still
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection, Database
 from service.indexing.payload import PendingDocument
-from service.indexing.planning import Lexemes
+from service.indexing.planning import Lexemes, lexemes_of
 from service.indexing.reconcile import PlannedRecord, Reconciliation, reconcile
 from service.models import Generation
+from service.text import Analyzer
+
+TITLE_COUNT = 2
+"""Times that each record of a document counts a word of its title (docs/adr/0004)."""
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -174,12 +180,15 @@ async def _apply(
     kept = [pair for change in changes for pair in _kept(change)]
     if kept:
         await keep_rows(connection, generation.id, kept)
-    added = [row for change in changes for row in _added(change)]
+    analyzer = await load_analyzer(connection, generation)
+    added = [row for change in changes for row in _added(change, analyzer)]
     if added:
-        analyzer = await load_analyzer(connection, generation)
         await add_rows(connection, generation, analyzer.configuration, added)
     for change in changes:
         await _share(connection, generation.id, change)
+    retitled = [row for change in changes for row in _retitled(change, analyzer)]
+    if retitled:
+        await retitle_rows(connection, generation, analyzer.configuration, retitled)
     if changes:
         await publish(connection, [_version(change) for change in changes])
 
@@ -190,8 +199,23 @@ def _kept(change: _Change) -> Iterator[tuple[StoredRow, Placement]]:
         yield row, change.placement(at, shared)
 
 
-def _added(change: _Change) -> Iterator[NewRow]:
+def _title_lexemes(title: str | None, analyzer: Analyzer) -> TitleLexemes:
+    lexemes = lexemes_of("\n\n".join([title or ""] * TITLE_COUNT), analyzer)
+    return TitleLexemes(lexemes.exact, lexemes.words)
+
+
+def _retitled(change: _Change, analyzer: Analyzer) -> Iterator[tuple[int, TitleLexemes]]:
+    """Rows that stay while their document's title becomes another."""
+    title = change.shared.title
+    if title != change.locked.title:
+        lexemes = _title_lexemes(title, analyzer)
+        for row in (*change.todo.kept.values(), *change.todo.untouched):
+            yield row.row, lexemes
+
+
+def _added(change: _Change, analyzer: Analyzer) -> Iterator[NewRow]:
     shared = change.shared
+    title = _title_lexemes(shared.title, analyzer)
     for at in change.todo.added:
         record, material = change.planned.records[at], change.material[at]
         yield NewRow(
@@ -203,6 +227,7 @@ def _added(change: _Change) -> Iterator[NewRow]:
             content_hash=record.content_hash,
             exact=material.lexemes.exact,
             words=material.lexemes.words,
+            title=title,
             embedding=material.embedding,
         )
 
