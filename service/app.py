@@ -47,9 +47,9 @@ from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
 from service.providers.embedders import Embedders
 from service.providers.registry import EmbedderOptions
+from service.search.legs import SearchServices
 from service.search.lexical import CorpusCache
 from service.search.packed import PackedIndex
-from service.search.pipeline import SearchServices
 from service.search.statistics import StatisticsCache
 from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log

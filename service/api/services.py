@@ -11,7 +11,7 @@ from service.api.admission import Gate
 from service.api.languages import Languages
 from service.db.pool import Database
 from service.providers.embedders import Embedders
-from service.search.pipeline import SearchServices
+from service.search.legs import SearchServices
 from service.settings import Settings
 
 

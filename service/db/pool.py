@@ -81,6 +81,11 @@ class Database:
         settings = PLANNER_SETTINGS if pgbouncer else {}
         self._prelude = "".join(f"; SET LOCAL {name} = '{on}'" for name, on in settings.items())
 
+    @property
+    def readers(self) -> int:
+        """Statements that can read at the same time."""
+        return self._readers.get_max_size()
+
     @contextlib.asynccontextmanager
     async def read(
         self, team_id: int, *, snapshot: bool = False, ef_search: int | None = None

@@ -18,6 +18,7 @@ from service.db.diagnosis import (
 from service.db.hydrate import impacts
 from service.errors import InvalidRequestError, ProviderError
 from service.models import Candidate, Collection, Condition, Vector
+from service.search.dense import dense_leg
 from service.search.diagnosis import (
     ORDER,
     WORDS,
@@ -32,8 +33,9 @@ from service.search.diagnosis import (
 )
 from service.search.filters import conjuncts
 from service.search.fusion import DEFAULT_RRF_K, Fused, FusionRule, Leg, fuse, single_leg
+from service.search.legs import SearchServices
 from service.search.lexical import lexical_leg
-from service.search.pipeline import SearchServices, search_collection
+from service.search.pipeline import search_collection
 from service.search.request import Expand, Query, SearchPlan, SearchRequest, plan_search
 from service.search.response import SearchResponse
 
@@ -43,6 +45,13 @@ MAX_SHOWN = 20
 LEGS: tuple[Leg, ...] = ("dense", "lexical")
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 RunLeg = Callable[[CandidateQuery], Awaitable[Sequence[Candidate]]]
+
+
+class Ways(msgspec.Struct, frozen=True):
+    """How a leg is run: as the search does, and so that nothing is passed by."""
+
+    as_searched: RunLeg
+    thorough: RunLeg
 
 
 class DiagnoseRequest(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,7 +160,10 @@ class _Diagnose:
     async def _run_legs(
         self, answer: SearchResponse, doc_id: str, rows: set[int]
     ) -> dict[Leg, LegRun]:
-        ways: dict[Leg, RunLeg] = {"dense": self._dense, "lexical": self._lexical}
+        ways: dict[Leg, Ways] = {
+            "dense": Ways(self._dense, self._every_vector),
+            "lexical": Ways(self._lexical, self._lexical),
+        }
         asked = [leg for leg in LEGS if leg in answer.stages]
         runs = await asyncio.gather(
             *(self._run_leg(answer.stages[leg], ways[leg], doc_id, rows) for leg in asked)
@@ -159,23 +171,24 @@ class _Diagnose:
         return dict(zip(asked, runs, strict=True))
 
     async def _run_leg(
-        self, stage: Mapping[str, object], run: RunLeg, doc_id: str, rows: set[int]
+        self, stage: Mapping[str, object], ways: Ways, doc_id: str, rows: set[int]
     ) -> LegRun:
         pool = stage.get("pool")
         if stage["status"] != "ok" or not isinstance(pool, int):
             return LegRun(str(stage["status"]))
         query = self._candidate_query(pool)
-        candidates = await run(query)
+        candidates = await ways.as_searched(query)
         alone = msgspec.structs.replace(
             self._candidate_query(WIDE[-1]),
             scope="both",
             filter=Condition("doc_id", "eq", doc_id),
             per_document=None,
         )
-        scores = {one.row: one.score for one in await run(alone) if one.row in rows}
+        scores = {one.row: one.score for one in await ways.thorough(alone) if one.row in rows}
         limit, wide = pool, candidates
         for limit in WIDE if scores else ():
-            wide = await run(msgspec.structs.replace(query, limit=limit, per_document=None))
+            wider = msgspec.structs.replace(query, limit=limit, per_document=None)
+            wide = await ways.thorough(wider)
             if len(wide) < limit or scores.keys() <= {one.row for one in wide}:
                 break
         return LegRun("ok", pool, candidates, wide, limit, scores)
@@ -190,6 +203,12 @@ class _Diagnose:
         )
 
     async def _dense(self, query: CandidateQuery) -> Sequence[Candidate]:
+        assert self._vector is not None
+        services = self._services
+        found = await dense_leg(services.database, services.shares, self._plan, query, self._vector)
+        return found.candidates
+
+    async def _every_vector(self, query: CandidateQuery) -> Sequence[Candidate]:
         assert self._vector is not None
         async with self._services.database.read(self._generation.team_id) as connection:
             return await exact_candidates(connection, query, self._vector)

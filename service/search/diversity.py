@@ -1,12 +1,13 @@
 """Diversity of an answer: relevant hits that do not repeat each other; pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.models import Vector
 from service.search.fusion import Fused
+from service.search.merging import Space
 
 MAX_DIVERSIFIED = 1000
 """Candidates that are chosen from, the best of the fused list; as many as `k` may be."""
@@ -47,6 +48,26 @@ def leaders(fused: Sequence[Fused], *, grouped: bool) -> list[Fused]:
     for one in fused:
         first.setdefault(one.candidate.document, one)
     return list(first.values())[:MAX_DIVERSIFIED]
+
+
+def side_by_side(parts: Sequence[tuple[Space, Mapping[int, Vector]]]) -> dict[int, Vector]:
+    """Vectors by row; those of different spaces have no direction in common, so no similarity."""
+    sizes: dict[Space, int] = {}
+    for space, vectors in parts:
+        sizes.setdefault(space, max((len(one) for one in vectors.values()), default=0))
+    if len(sizes) == 1:
+        return {row: vector for _, vectors in parts for row, vector in vectors.items()}
+    together: dict[int, Vector] = {}
+    begins: dict[Space, int] = {}
+    placed = 0
+    for space, size in sizes.items():
+        begins[space], placed = placed, placed + size
+    for space, vectors in parts:
+        for row, vector in vectors.items():
+            padded = np.zeros(placed, np.float32)
+            padded[begins[space] : begins[space] + len(vector)] = vector
+            together[row] = padded
+    return together
 
 
 def _scaled(relevance: Sequence[float]) -> NDArray[np.float64]:

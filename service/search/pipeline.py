@@ -1,21 +1,16 @@
 """`search_collection`, the one way in for every caller: legs, fusion, grouping, hydration."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from service.db.candidates import CandidateQuery
-from service.db.pool import Database
 from service.db.vectors import stored_vectors
-from service.errors import ProviderError, UnavailableError
-from service.models import Candidate, Collection, Vector
-from service.providers.base import EmbedderSource
-from service.search.dense import FilterShares, dense_leg
-from service.search.diversity import diversify, leaders
-from service.search.fusion import Fused, FusionRule, Leg, choose_rule, fuse, single_leg
+from service.errors import UnavailableError
+from service.models import Collection, Vector
+from service.search.diversity import diversify, leaders, side_by_side
+from service.search.fusion import Fused, FusionRule, choose_rule, fuse, single_leg
 from service.search.grouping import (
     Selection,
     capped,
@@ -23,49 +18,19 @@ from service.search.grouping import (
     select_chunks,
     select_documents,
 )
-from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
-from service.search.present import Asked, Presented, present
-from service.search.request import SearchPlan, SearchRequest, plan_search
-from service.search.response import (
-    Degradation,
-    Explanation,
-    FusionExplanation,
-    SearchResponse,
-    StageName,
-)
-from service.telemetry import Stage, log, stage
+from service.search.legs import CollectionLegs, Legs, QueryVectors, SearchServices
+from service.search.merging import Part, Space, merge_parts, own_scores, space_of
+from service.search.present import Asked, Presented, Shown, arrange, show
+from service.search.progress import Deadline, Progress
+from service.search.report import combined_stages, explain_rule, named, report_part
+from service.search.request import SearchPlan, SearchRequest, plan_search, plan_searches
+from service.search.response import SearchResponse
+from service.telemetry import Stage, stage
 
 T = TypeVar("T")
 
-HYDRATION_SHARE = 0.2
-"""Part of the time that the legs may not use: an answer that nobody can read is none."""
-HYDRATION_SECONDS = 0.5
-EMBEDDING_SHARE = 0.7
 MAX_POOL = 4000
 MAX_ATTEMPTS = 3
-FAILURES = (TimeoutError, UnavailableError, ProviderError)
-
-
-class NoEmbedderError(ProviderError):
-    """The collection turns no text into vectors, and the query brought none."""
-
-
-class SearchServices(msgspec.Struct, frozen=True):
-    """What a search needs from the process it runs in."""
-
-    database: Database
-    embedders: EmbedderSource
-    corpus: CorpusCache
-    shares: FilterShares = msgspec.field(default_factory=FilterShares)
-
-
-class Legs(msgspec.Struct, frozen=True):
-    """The candidates of the legs that answered, those under a threshold left out."""
-
-    found: Mapping[Leg, list[Candidate]]
-    exhausted: bool
-    """No leg has more to give."""
-    lexical: LexicalAnswer | None
 
 
 async def search_collection(
@@ -76,21 +41,36 @@ async def search_collection(
     Raises `InvalidRequestError` for a request that has no meaning on this collection, and
     `UnavailableError` when no leg could answer.
     """
-    return await _Search(services, plan_search(request, collection)).run()
+    return await _Search(services, [plan_search(request, collection)]).run()
+
+
+async def search_collections(
+    services: SearchServices, collections: Sequence[Collection], request: SearchRequest
+) -> SearchResponse:
+    """Answer one search over several collections, as `search_collection` does for one.
+
+    A collection in which nothing could answer degrades the answer.
+    """
+    return await _Search(services, plan_searches(request, collections)).run()
 
 
 class _Search:
-    """One search: its deadline, its stages, and what it had to leave out."""
+    """One search: its collections, its stages, and what came of them."""
 
-    def __init__(self, services: SearchServices, plan: SearchPlan) -> None:
+    def __init__(self, services: SearchServices, plans: Sequence[SearchPlan]) -> None:
         self._services = services
-        self._plan = plan
-        self._started = time.perf_counter()
-        self._seconds = plan.request.timeout_ms / 1000
-        self._vector: Vector | None = plan.vector
-        self._stages: dict[StageName, dict[str, Any]] = {}
-        self._degraded: dict[StageName, str] = {}
-        self._best: dict[str, float] = {}
+        self._plan = plans[0]
+        """For what is the same in all collections."""
+        self._deadline = Deadline(self._plan.request.timeout_ms / 1000)
+        self._progress = Progress(self._deadline)
+        vectors = QueryVectors(services.embedders, self._plan.text)
+        self._collections = [
+            CollectionLegs(services, plan, vectors, self._deadline) for plan in plans
+        ]
+        self._places = asyncio.Semaphore(max(1, services.database.readers // 2))
+        """Collections at work at the same time: each takes a connection for each of two legs."""
+        self._home: dict[int, int] = {}
+        """Collection of each candidate."""
         self._ranks: dict[int, int] = {}
 
     async def run(self) -> SearchResponse:
@@ -102,21 +82,60 @@ class _Search:
                 break
         return self._respond(legs, rule, selection, presented)
 
-    async def _select(self) -> tuple[Legs, FusionRule | None, Selection]:
+    async def _select(self) -> tuple[list[Legs], FusionRule | None, Selection]:
         """Run and fuse the legs; a pool with too few documents or chunks is doubled."""
         plan, limit = self._plan, self._plan.pool
         choose = select_documents if plan.request.group_by == "document" else select_chunks
         while True:
             legs = await self._legs(limit)
-            rule, fused = self._fuse(legs)
+            rule, fused = self._fuse(legs, limit)
             selection = choose(fused, plan.request.k, plan.per_document)
-            done = selection.filled or legs.exhausted or limit >= MAX_POOL
-            if done or self._legs_time() <= 0:
+            exhausted = all(one.exhausted for one in legs)
+            done = selection.filled or exhausted or limit >= MAX_POOL
+            if done or self._deadline.for_legs() <= 0:
                 break
             limit = min(2 * limit, MAX_POOL)
         if plan.request.explain:
             self._ranks = {one.candidate.row: rank for rank, one in enumerate(fused, 1)}
         return legs, rule, await self._diversified(fused, selection)
+
+    async def _legs(self, limit: int) -> list[Legs]:
+        """The legs of all collections; at least one must have answered."""
+
+        async def one(collection: CollectionLegs) -> Legs:
+            async with self._places:
+                return await collection.run(limit)
+
+        legs = await _together([one(collection) for collection in self._collections])
+        if not any(part.found for part in legs):
+            reasons = {
+                f"{degraded.stage} {degraded.reason}": None
+                for collection in self._collections
+                for degraded in collection.progress.degraded
+            }
+            raise UnavailableError(f"no leg of the search could answer: {', '.join(reasons)}")
+        if len(legs) > 1:
+            self._home = {
+                candidate.row: at
+                for at, part in enumerate(legs)
+                for candidates in part.found.values()
+                for candidate in candidates
+            }
+        return legs
+
+    def _fuse(self, legs: Sequence[Legs], limit: int) -> tuple[FusionRule | None, list[Fused]]:
+        plan = self._plan
+        parts = [_part(*one) for one in zip(self._collections, legs, strict=True)]
+        found = merge_parts(parts, limit)
+        if plan.mode != "hybrid":
+            return None, own_scores(single_leg(*next(iter(found.items()))), parts)
+        rule = choose_rule(
+            plan.method,
+            plan.weights,
+            plan.rrf_k,
+            identifier_query=any(one.lexical and one.lexical.rare_identifier for one in legs),
+        )
+        return rule, own_scores(fuse(found, rule), parts)
 
     async def _diversified(self, fused: list[Fused], selection: Selection) -> Selection:
         """Choose again for diversity, if that is asked for; the selection stands if it fails."""
@@ -128,192 +147,121 @@ class _Search:
         first = leaders(pool, grouped=grouped)
 
         async def run(stage: Stage) -> list[int]:
-            generation = plan.collection.generation
-            async with self._services.database.read(generation.team_id) as connection:
-                rows = [one.candidate.row for one in first]
-                stored = await stored_vectors(connection, generation.id, rows)
+            parts = await _together([self._stored(at, of) for at, of in self._by_home(first)])
+            stored = side_by_side(parts)
             stage.facts["candidates"] = len(first)
             stage.facts["without_vector"] = len(first) - len(stored)
-            scores, vectors = [one.score for one in first], [stored.get(row) for row in rows]
+            scores = [one.score for one in first]
+            vectors = [stored.get(one.candidate.row) for one in first]
             return await asyncio.to_thread(
                 diversify, scores, vectors, plan.request.k, diversity.lambda_
             )
 
-        places = await self._attempt("diversity", self._legs_time(), run)
+        places = await self._progress.attempt("diversity", self._deadline.for_legs(), run)
         if places is None:
             return selection
         picked = [first[place] for place in places]
         hits = of_documents(pool, picked) if grouped else picked
         return msgspec.structs.replace(selection, hits=hits)
 
-    def _fuse(self, legs: Legs) -> tuple[FusionRule | None, list[Fused]]:
-        plan = self._plan
-        if plan.mode != "hybrid":
-            return None, single_leg(*next(iter(legs.found.items())))
-        rule = choose_rule(
-            plan.method,
-            plan.weights,
-            plan.rrf_k,
-            identifier_query=legs.lexical is not None and legs.lexical.rare_identifier,
-        )
-        return rule, fuse(legs.found, rule)
+    async def _stored(self, at: int, chosen: Sequence[Fused]) -> tuple[Space, dict[int, Vector]]:
+        plan = self._collections[at].plan
+        generation = plan.collection.generation
+        async with self._places, self._services.database.read(generation.team_id) as connection:
+            rows = [one.candidate.row for one in chosen]
+            return space_of(plan), await stored_vectors(connection, generation.id, rows)
 
-    async def _legs(self, limit: int) -> Legs:
-        """Both legs at once, each on its own connection; the lexical one awaits no embedding."""
-        plan = self._plan
-        query = CandidateQuery(
-            generation_id=plan.collection.generation.id,
-            scope=plan.request.scope,
-            filter=plan.filter,
-            limit=limit,
-            per_document=plan.per_document,
-        )
-        # The dense statement is under way while the lexical leg still prepares its words.
-        dense, lexical = await asyncio.gather(self._dense(query), self._lexical(query))
-        found: dict[Leg, list[Candidate]] = {}
-        if dense is not None:
-            found["dense"] = dense
-        if lexical is not None:
-            found["lexical"] = lexical.candidates
-        if not found:
-            reasons = ", ".join(f"{name} {why}" for name, why in self._degraded.items())
-            raise UnavailableError(f"no leg of the search could answer: {reasons}")
-        kept = {leg: self._passing(leg, candidates) for leg, candidates in found.items()}
-        exhausted = all(
-            len(found[leg]) < limit or len(kept[leg]) < len(found[leg]) for leg in found
-        )
-        return Legs(kept, exhausted, lexical)
-
-    async def _lexical(self, query: CandidateQuery) -> LexicalAnswer | None:
-        if self._plan.mode == "vector":
-            return None
-        services = self._services
-
-        async def run(stage: Stage) -> LexicalAnswer:
-            answer = await lexical_leg(services.database, services.corpus, self._plan, query)
-            stage.facts["pool"] = query.limit
-            stage.facts["candidates"] = len(answer.candidates)
-            stage.facts["terms_used"] = len(answer.weights)
-            stage.facts["exact"] = answer.exact
-            stage.facts["path"] = answer.path
-            return answer
-
-        return await self._attempt("lexical", self._legs_time(), run)
-
-    async def _dense(self, query: CandidateQuery) -> list[Candidate] | None:
-        if self._plan.mode == "text":
-            return None
-        if self._vector is None:
-            self._vector = await self._attempt(
-                "embed", EMBEDDING_SHARE * self._legs_time(), self._embed
-            )
-        vector = self._vector
-        if vector is None:
-            self._stages["dense"] = {"status": "skipped", "ms": 0.0}
-            return None
-
-        services = self._services
-
-        async def run(stage: Stage) -> list[Candidate]:
-            answer = await dense_leg(services.database, services.shares, self._plan, query, vector)
-            stage.facts["pool"] = query.limit
-            stage.facts["candidates"] = len(answer.candidates)
-            stage.facts["method"] = answer.method
-            if answer.ef_search is not None:
-                stage.facts["ef_search"] = answer.ef_search
-            return answer.candidates
-
-        return await self._attempt("dense", self._legs_time(), run)
-
-    async def _embed(self, _stage: Stage) -> Vector:
-        embedder = await self._services.embedders.get(self._plan.collection.generation)
-        if embedder is None:
-            raise NoEmbedderError("the collection has no embedder")
-        return await embedder.embed_query(self._plan.text or "")
-
-    async def _attempt(
-        self, name: StageName, seconds: float, work: Callable[[Stage], Awaitable[T]]
-    ) -> T | None:
-        """Run one stage within `seconds`; a failure degrades the answer and is named in it."""
-        current: Stage | None = None
-        try:
-            with stage(name) as current:
-                async with asyncio.timeout(seconds):
-                    return await work(current)
-        except FAILURES as error:
-            reason = _reason(error)
-            self._degraded[name] = reason
-            log.warning(
-                "search stage failed", stage=name, reason=reason, error=type(error).__name__
-            )
-            return None
-        finally:
-            if current is not None:
-                self._record(name, current)
-
-    def _record(self, name: StageName, done: Stage) -> None:
-        earlier = self._stages.get(name, {}).get("ms", 0.0)
-        spent = round(earlier + done.ms, 2)
-        self._stages[name] = {"status": done.status, "ms": spent, **done.facts}
-
-    def _passing(self, leg: Leg, candidates: list[Candidate]) -> list[Candidate]:
-        least = getattr(self._plan.request.min_score, leg)
-        if least is None:
-            return candidates
-        if candidates:
-            self._best[leg] = candidates[0].score
-        return [one for one in candidates if one.score >= least]
-
-    async def _present(self, legs: Legs, selection: Selection) -> Presented:
-        weights = legs.lexical.weights if legs.lexical else {}
+    async def _present(self, legs: Sequence[Legs], selection: Selection) -> Presented:
         try:
             with stage("hydrate") as current:
-                async with asyncio.timeout(self._remaining()):
-                    asked = Asked(weights, self._vector, self._ranks)
-                    services = self._services
-                    return await present(
-                        services.database, services.corpus, self._plan, selection.hits, asked
+                async with asyncio.timeout(self._deadline.remaining()):
+                    parts = await _together(
+                        [
+                            self._show(at, legs[at], chosen)
+                            for at, chosen in self._by_home(selection.hits)
+                        ]
                     )
         except TimeoutError as error:
             raise UnavailableError("the answer could not be read in time") from error
         finally:
-            self._record("hydrate", current)
+            self._progress.record("hydrate", current)
+        grouped = self._plan.request.group_by == "document"
+        return arrange(selection.hits, parts, grouped=grouped)
 
-    def _remaining(self) -> float:
-        return self._seconds - (time.perf_counter() - self._started)
+    async def _show(self, at: int, legs: Legs, chosen: Sequence[Fused]) -> Shown:
+        collection, services = self._collections[at], self._services
+        weights = legs.lexical.weights if legs.lexical else {}
+        asked = Asked(weights, collection.vector, self._ranks)
+        async with self._places:
+            return await show(services.database, services.corpus, collection.plan, chosen, asked)
 
-    def _legs_time(self) -> float:
-        reserve = min(HYDRATION_SHARE * self._seconds, HYDRATION_SECONDS)
-        return self._remaining() - reserve
+    def _by_home(self, chosen: Iterable[Fused]) -> list[tuple[int, list[Fused]]]:
+        """The candidates of each collection that has any."""
+        if len(self._collections) == 1:
+            return [(0, list(chosen))]
+        homes: dict[int, list[Fused]] = {}
+        for one in chosen:
+            homes.setdefault(self._home[one.candidate.row], []).append(one)
+        return list(homes.items())
 
     def _respond(
-        self, legs: Legs, rule: FusionRule | None, selection: Selection, presented: Presented
+        self,
+        legs: Sequence[Legs],
+        rule: FusionRule | None,
+        selection: Selection,
+        presented: Presented,
     ) -> SearchResponse:
         plan = self._plan
         grouped = plan.request.group_by == "document"
-        abstained = not selection.hits and bool(self._best)
+        best: dict[str, float] = {}
+        for collection in self._collections:
+            for leg, score in collection.best.items():
+                best[leg] = max(score, best.get(leg, score))
+        abstained = not selection.hits and bool(best)
+        parts = [collection.progress for collection in self._collections]
+        names = [collection.plan.shown_name for collection in self._collections]
         return SearchResponse(
             mode=plan.mode,
-            exhausted=not selection.filled and legs.exhausted,
+            exhausted=not selection.filled and all(one.exhausted for one in legs),
             abstained=abstained,
-            degraded=[Degradation(name, why) for name, why in self._degraded.items()],
-            stages=self._stages,
-            took_ms=round((time.perf_counter() - self._started) * 1000, 2),
+            degraded=[
+                *(
+                    one
+                    for part, name in zip(parts, names, strict=True)
+                    for one in named(part, name)
+                ),
+                *self._progress.degraded,
+            ],
+            stages={**combined_stages(parts), **self._progress.stages},
+            took_ms=self._deadline.spent_ms,
             hits=msgspec.UNSET if grouped else presented.hits,
             documents=presented.documents if grouped else msgspec.UNSET,
-            best_score=self._best if abstained else msgspec.UNSET,
-            explain=_explanation(rule) if plan.request.explain else msgspec.UNSET,
+            best_score=best if abstained else msgspec.UNSET,
+            explain=explain_rule(rule) if plan.request.explain else msgspec.UNSET,
+            collections={
+                name: report_part(part, one.exhausted)
+                for name, part, one in zip(names, parts, legs, strict=True)
+                if name is not msgspec.UNSET
+            }
+            or msgspec.UNSET,
         )
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, NoEmbedderError):
-        return "no embedder"
-    return "timeout" if isinstance(error, TimeoutError) else "error"
+def _part(collection: CollectionLegs, legs: Legs) -> Part:
+    plan = collection.plan
+    weights = legs.lexical.weights if legs.lexical else {}
+    attainable = (plan.collection.generation.k1 + 1) * sum(weights.values())
+    return Part(legs.found, space_of(plan), attainable)
 
 
-def _explanation(rule: FusionRule | None) -> Explanation:
-    if rule is None:
-        return Explanation(fusion=None)
-    rrf_k = rule.rrf_k if rule.method == "rrf" else None
-    return Explanation(FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason))
+async def _together(work: Sequence[Coroutine[None, None, T]]) -> list[T]:
+    """All of it at once; what is left is cancelled when a part fails."""
+    if len(work) == 1:
+        return [await work[0]]
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise

@@ -35,6 +35,13 @@ from service.search.response import (
 from service.text import lexeme_hash, prepare
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """The hits of one collection by row, and the documents that they belong to."""
+
+    hits: Mapping[int, Hit]
+    headers: Mapping[int, DocumentHeader]
+
+
 class Presented(msgspec.Struct, frozen=True):
     """The answer's hits or documents; not complete when a chosen row is gone."""
 
@@ -52,16 +59,16 @@ class Asked(msgspec.Struct, frozen=True):
     """Place of each row in the fused list, from 1; only for explanations."""
 
 
-async def present(
+async def show(
     database: Database,
     corpus: CorpusCache,
     plan: SearchPlan,
     chosen: Sequence[Fused],
     asked: Asked,
-) -> Presented:
-    """Hydrate the chosen candidates."""
+) -> Shown:
+    """Hydrate the candidates that were chosen in one collection."""
     if not chosen:
-        return Presented([], [], complete=True)
+        return Shown({}, {})
     generation = plan.collection.generation
     # More than one statement reads the document: all must see the same version of it.
     snapshot = plan.request.group_by == "document" or plan.request.expand != Expand()
@@ -75,20 +82,30 @@ async def present(
         grouped = plan.request.group_by == "document"
         documents = list({one.candidate.document: None for one in alive}) if grouped else []
         headers = await document_headers(connection, documents) if grouped else {}
-    shown = {
+    hits = {
         one.candidate.row: _hit(
             one,
             stored[one.candidate.row],
             _explanation(one, asked.ranks, terms, plan) if plan.request.explain else msgspec.UNSET,
             expansions.get(one.candidate.row, msgspec.UNSET),
             highlights.get(one.candidate.row, msgspec.UNSET),
+            collection=plan.shown_name,
         )
         for one in alive
     }
+    return Shown(hits, headers)
+
+
+def arrange(chosen: Sequence[Fused], parts: Sequence[Shown], *, grouped: bool) -> Presented:
+    """What was read of each collection in the order of the chosen candidates."""
+    hits = {row: hit for part in parts for row, hit in part.hits.items()}
+    headers = {document: header for part in parts for document, header in part.headers.items()}
+    alive = [one for one in chosen if one.candidate.row in hits]
+    headed = not grouped or all(one.candidate.document in headers for one in alive)
     return Presented(
-        hits=list(shown.values()),
-        documents=_documents(alive, shown, headers),
-        complete=len(alive) == len(chosen) and len(headers) == len(documents),
+        hits=[hits[one.candidate.row] for one in alive],
+        documents=_documents(alive, hits, headers) if grouped else [],
+        complete=len(alive) == len(chosen) and headed,
     )
 
 
@@ -98,6 +115,8 @@ def _hit(
     explanation: HitExplanation | msgspec.UnsetType,
     expansion: Expansion | msgspec.UnsetType,
     highlighted: Highlight | msgspec.UnsetType,
+    *,
+    collection: str | msgspec.UnsetType,
 ) -> Hit:
     return Hit(
         id=stored.id,
@@ -113,6 +132,7 @@ def _hit(
         explain=explanation,
         expansion=expansion,
         highlight=highlighted,
+        collection=collection,
     )
 
 
@@ -134,6 +154,7 @@ def _documents(
                 metadata=header.metadata,
                 chunks=chunks,
                 matched_chunk_ids=[chunk.id for chunk in chunks],
+                collection=chunks[0].collection,
             )
         )
     return documents

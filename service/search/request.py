@@ -1,12 +1,22 @@
 """The search request, its bounds, and the plan that it becomes on one collection."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from service.errors import InvalidRequestError
-from service.models import Collection, Filter, FusionMethod, Mode, Scope, Vector, Weights
+from service.models import (
+    Collection,
+    Filter,
+    FusionMethod,
+    Mode,
+    Scope,
+    SearchDefaults,
+    Vector,
+    Weights,
+)
 from service.search.filters import parse_filter
 from service.text import clean
 
@@ -119,6 +129,8 @@ class SearchPlan(msgspec.Struct, frozen=True):
     pool: int
     """Candidates that each leg fetches first."""
     per_document: int | None
+    shown_name: str | msgspec.UnsetType = msgspec.UNSET
+    """Name of the collection, where hits have to say it."""
 
 
 def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
@@ -155,6 +167,40 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         pool=max(fusion.fetch_k or defaults.fetch_k, _least_pool(request)),
         per_document=request.max_chunks_per_document or grouped,
     )
+
+
+def plan_searches(request: SearchRequest, collections: Sequence[Collection]) -> list[SearchPlan]:
+    """Plans of one search over several collections; what all of them set alike is their default.
+
+    The mode, the rule of fusion and the first pool are one for all.
+    """
+    modes = {collection.search.mode for collection in collections}
+    mode = request.mode or (modes.pop() if len(modes) == 1 else "hybrid")
+    request = msgspec.structs.replace(request, mode=mode)
+    plans = [plan_search(request, collection) for collection in collections]
+    rules = [(plan.method, plan.weights, plan.rrf_k) for plan in plans]
+    if any(rule != rules[0] for rule in rules):
+        plain = SearchDefaults()
+        rules = [
+            (plan.method, plan.weights, plan.rrf_k)
+            for plan in (
+                plan_search(request, msgspec.structs.replace(one, search=plain))
+                for one in collections
+            )
+        ]
+    method, weights, rrf_k = rules[0]
+    pool = max(plan.pool for plan in plans)
+    return [
+        msgspec.structs.replace(
+            plan,
+            method=method,
+            weights=weights,
+            rrf_k=rrf_k,
+            pool=pool,
+            shown_name=plan.collection.name,
+        )
+        for plan in plans
+    ]
 
 
 def _least_pool(request: SearchRequest) -> int:

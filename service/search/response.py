@@ -77,6 +77,8 @@ class Hit(msgspec.Struct, frozen=True):
     explain: HitExplanation | msgspec.UnsetType = msgspec.UNSET
     expansion: Expansion | msgspec.UnsetType = msgspec.UNSET
     highlight: Highlight | msgspec.UnsetType = msgspec.UNSET
+    collection: str | msgspec.UnsetType = msgspec.UNSET
+    """Only in a search over several collections."""
 
 
 class DocumentHit(msgspec.Struct, frozen=True):
@@ -89,6 +91,7 @@ class DocumentHit(msgspec.Struct, frozen=True):
     metadata: Metadata
     chunks: list[Hit]
     matched_chunk_ids: list[str]
+    collection: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FusionExplanation(msgspec.Struct, frozen=True):
@@ -111,6 +114,15 @@ class Degradation(msgspec.Struct, frozen=True):
 
     stage: StageName
     reason: str
+    collection: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CollectionPart(msgspec.Struct, frozen=True):
+    """What a search over several collections did in one of them."""
+
+    exhausted: bool
+    stages: dict[StageName, dict[str, Any]]
+    degraded: list[Degradation]
 
 
 class SearchResponse(msgspec.Struct, frozen=True):
@@ -128,3 +140,5 @@ class SearchResponse(msgspec.Struct, frozen=True):
     best_score: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """With `abstained`: the best score seen on each scale that had a threshold."""
     explain: Explanation | msgspec.UnsetType = msgspec.UNSET
+    collections: dict[str, CollectionPart] | msgspec.UnsetType = msgspec.UNSET
+    """By name; only in a search over several collections."""
