@@ -185,6 +185,7 @@ def posting(rows: Sequence[int], levels: Sequence[int]) -> PostingList:
     return PostingList(np.array(rows, np.int32), np.array(levels, np.uint8))
 
 
+@settings(deadline=None)
 @given(
     rows=st.sampled_from([150, 4000]),
     counts=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
