@@ -51,6 +51,7 @@ from service.search.legs import SearchServices
 from service.search.lexical import CorpusCache
 from service.search.packed import PackedIndex
 from service.search.statistics import StatisticsCache
+from service.search.warm import warm_up
 from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log
 
@@ -205,6 +206,9 @@ async def _running(
         if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
             await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(_background("warm-up", _warm(role, embedders)))
+        if role != "index":
+            warming = warm_up(database, services.search.corpus)
+            await stack.enter_async_context(_background("lexical warm-up", warming))
         if role != "search":
             await stack.enter_async_context(_background("sweep", _sweep(database)))
             worker = _worker(services)

@@ -51,7 +51,7 @@ PHRASES = """
 STATISTICS = """
     SELECT (SELECT count(*) FROM (SELECT FROM braid.chunks WHERE generation_id = $1
                                   LIMIT 20000) AS counted) AS counted,
-           (SELECT reltuples::bigint FROM pg_class WHERE oid = $2::text::regclass) AS estimated,
+           (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass($2::text)) AS estimated,
            s.most_common_elems::text::text[] AS lexemes, s.most_common_elem_freqs AS shares
     FROM (SELECT) AS one LEFT JOIN pg_stats s
       ON s.schemaname = 'braid' AND s.tablename = $3 AND s.attname = 'tsv'

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.db.candidates import CandidateQuery, as_candidates, best_first, eligible
+from service.db.catalog import COLLECTION_COLUMNS, COLLECTION_TABLES, as_collection
 from service.db.lexical import sparse_weights
-from service.db.pool import Connection
+from service.db.pool import Connection, Database
 from service.models import Candidate, Generation
 
 Ids = NDArray[np.int64]
@@ -48,6 +49,12 @@ FORGET = """
 SEGMENTS = """
     SELECT id, lower, upper, rows, average_length FROM braid.segments
     WHERE generation_id = $1 AND retired_at IS NULL ORDER BY lower
+"""
+LARGEST = f"""
+    SELECT {COLLECTION_COLUMNS} FROM {COLLECTION_TABLES}
+    ORDER BY (SELECT sum(s.rows) FROM braid.segments s
+              WHERE s.generation_id = g.id AND s.retired_at IS NULL) DESC NULLS LAST, g.id
+    LIMIT $1
 """
 CONTENTS = "SELECT row_ids, documents, summaries FROM braid.segments WHERE id = $1"
 LISTS = """
@@ -200,6 +207,13 @@ async def forget_segments(connection: Connection, generation_id: int, age: timed
 async def live_segments(connection: Connection, generation_id: int) -> list[Segment]:
     """The segments of a generation in the order of their rows."""
     return [Segment(*row) for row in await connection.fetch(SEGMENTS, generation_id)]
+
+
+async def largest_generations(database: Database, limit: int) -> list[Generation]:
+    """Active generations of all teams, those with the most packed rows first."""
+    async with database.administer() as connection:
+        rows = await connection.fetch(LARGEST, limit)
+    return [found.generation for row in rows if (found := as_collection(row))]
 
 
 async def count_rows(connection: Connection, generation_id: int, boundary: int) -> tuple[int, int]:

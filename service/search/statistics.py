@@ -1,5 +1,6 @@
 """What queries ask of a corpus again and again, kept in process; no write path maintains it."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +15,15 @@ from service.db.lexical import (
 )
 from service.db.pool import Connection, Database
 from service.models import Generation
+from service.telemetry import log
 from service.text import Prepared
 
 EXACT_ROWS = 2000
 """Up to this size every query counts its lexemes exactly; nothing is remembered."""
 SMALL_SECONDS = 2.0
 LARGE_SECONDS = 60.0
+KEPT_SECONDS = 600.0
+"""What expired less long ago is still used, while it is renewed in the background."""
 MAX_LEXEMES = 200_000
 MAX_WORDS = 200_000
 
@@ -37,17 +41,42 @@ class StatisticsCache:
         self._clock = clock
         self._known: dict[int, _Known] = {}
         self._words: dict[tuple[str, str], Sequence[str]] = {}
+        self._renewals: dict[int, asyncio.Task[None]] = {}
 
     async def of(self, database: Database, generation: Generation) -> LexicalStatistics:
-        """Rows and common lexemes of a generation."""
+        """Rows and common lexemes of a generation.
+
+        No query waits for the renewal of a large generation's: it goes on with what is there.
+        """
         known = self._known.get(generation.id)
-        if known is None or known.expires <= self._clock():
-            statistics = await lexical_statistics(database, generation.id)
-            seconds = SMALL_SECONDS if statistics.rows <= EXACT_ROWS else LARGE_SECONDS
-            known = _Known(statistics, self._clock() + seconds, {})
-            self._known[generation.id] = known
-            self._forget_expired()
+        now = self._clock()
+        if known is None or now >= known.expires + KEPT_SECONDS:
+            return (await self._renew(database, generation)).statistics
+        if now >= known.expires:
+            if known.statistics.rows <= EXACT_ROWS:
+                return (await self._renew(database, generation)).statistics
+            self._renew_later(database, generation)
         return known.statistics
+
+    async def _renew(self, database: Database, generation: Generation) -> _Known:
+        statistics = await lexical_statistics(database, generation.id)
+        seconds = SMALL_SECONDS if statistics.rows <= EXACT_ROWS else LARGE_SECONDS
+        known = _Known(statistics, self._clock() + seconds, {})
+        self._known[generation.id] = known
+        self._forget_unused()
+        return known
+
+    def _renew_later(self, database: Database, generation: Generation) -> None:
+        async def renew() -> None:
+            try:
+                await self._renew(database, generation)
+            except Exception as error:  # noqa: BLE001 - what is known stays, and is tried again
+                log.warning("statistics could not be renewed", error=type(error).__name__)
+            finally:
+                del self._renewals[generation.id]
+
+        if generation.id not in self._renewals:
+            self._renewals[generation.id] = asyncio.create_task(renew())
 
     async def frequencies(
         self, connection: Connection, generation: Generation, lexemes: Sequence[str]
@@ -92,6 +121,7 @@ class StatisticsCache:
             self._words.update({(configuration, word): found[word] for word in unknown})
         return {word: self._words[configuration, word] for word in distinct}
 
-    def _forget_expired(self) -> None:
-        now = self._clock()
-        self._known = {key: known for key, known in self._known.items() if known.expires > now}
+    def _forget_unused(self) -> None:
+        # Twice as long as they are used, so that no query loses them on its way.
+        oldest = self._clock() - 2 * KEPT_SECONDS
+        self._known = {key: known for key, known in self._known.items() if known.expires > oldest}
