@@ -25,6 +25,7 @@ from service.api import (
     records,
     schema_page,
     search,
+    search_many,
     teams,
     vector_index,
 )
@@ -65,7 +66,11 @@ READ: Sequence[ControllerRouterHandler] = (
     records.list_documents,
     records.get_document,
 )
-SEARCH: Sequence[ControllerRouterHandler] = (search.search, diagnose.diagnose_search)
+SEARCH: Sequence[ControllerRouterHandler] = (
+    search.search,
+    search_many.search_many,
+    diagnose.diagnose_search,
+)
 WRITE: Sequence[ControllerRouterHandler] = (
     collection_settings.create_collection,
     collection_settings.change_collection,

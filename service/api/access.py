@@ -6,7 +6,7 @@ The root key has them all and may also manage teams.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -24,6 +24,7 @@ from service.errors import (
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
+    Violation,
 )
 from service.models import Collection, KeyScope, Principal
 from service.security import hash_key, same_key
@@ -98,6 +99,19 @@ def collection_of(request: Request[Any, Any, State]) -> Collection:
     access: Access = request.state.access
     assert access.collection is not None
     return access.collection
+
+
+async def reach(connection: Connection, names: Sequence[str]) -> list[Collection]:
+    """Collections that a body names; raises `NotFoundError` for one that the key cannot reach."""
+    services: Services = connection.app.state.services
+    found = []
+    for at, name in enumerate(names):
+        access = await _authenticate(services, connection, name)
+        if access.collection is None:
+            pointer, detail = f"/collections/{at}", "unknown collection"
+            raise NotFoundError(f"{pointer}: {detail}", errors=(Violation(pointer, detail),))
+        found.append(access.collection)
+    return found
 
 
 async def _authenticate(services: Services, connection: Connection, name: str | None) -> Access:
