@@ -23,6 +23,7 @@ from service.api import (
     jobs,
     keys,
     records,
+    reindex,
     schema_page,
     search,
     search_many,
@@ -78,6 +79,11 @@ WRITE: Sequence[ControllerRouterHandler] = (
     documents.post_documents,
     documents.patch_document,
     documents.delete_document,
+    reindex.reindex,
+    reindex.rollback,
+    reindex.pause_job,
+    reindex.resume_job,
+    reindex.cancel_job,
     jobs.list_jobs,
     jobs.get_job,
     keys.create_key,
@@ -259,6 +265,7 @@ def _worker(services: Services) -> Worker:
         services.embedders,
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
+        keep_seconds=settings.rollback_hours * 3600,
     )
 
 

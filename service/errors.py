@@ -1,6 +1,7 @@
 """Every error that crosses a boundary; one class is one HTTP status and one problem type."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -74,6 +75,17 @@ class ConflictError(BraidError):
     status = 409
     type = "conflict"
     title = "conflict"
+
+
+class ReindexRequiredError(ConflictError):
+    """The change needs a new generation; `plan` says what building it would do."""
+
+    type = "reindex-required"
+    title = "re-index required"
+
+    def __init__(self, detail: str, *, plan: Mapping[str, Any]) -> None:
+        super().__init__(detail)
+        self.plan = plan
 
 
 class TooLargeError(BraidError):

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
         le=1_000_000,
         description="memory for building a vector index, instead of maintenance_work_mem",
     )
+    rollback_hours: float = Field(
+        24.0, ge=0, le=8760, description="hours for which a re-index can be undone"
+    )
     max_concurrent_searches: int = Field(
         64, ge=1, le=10_000, description="searches in progress before the next gets 429"
     )

@@ -8,30 +8,42 @@ from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
 from service.api.access import CurrentCollection, CurrentPrincipal, requires
-from service.api.collections import CollectionInfo, describe, info_of
-from service.api.fields import Count, GivenKey, ModelName, Name, Share
+from service.api.collections import CollectionInfo, describe
+from service.api.fields import Count, GivenKey, Name, Share
+from service.api.generation_settings import (
+    Bm25,
+    Chunking,
+    EmbeddingChoice,
+    GenerationChanges,
+    Language,
+    checked_chunking,
+    checked_embedding,
+    checked_language,
+    wanted_generation,
+)
 from service.api.problems import CREATING
 from service.api.services import CurrentServices, Services
 from service.db import catalog
 from service.db.catalog import NewCollection
 from service.db.keys import NewKey, insert_key
-from service.errors import ConflictError, InvalidRequestError, NotFoundError, ProviderError
+from service.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    ReindexRequiredError,
+)
+from service.indexing.reindexing import plan_reindex
 from service.indexing.vector_index import request_index
 from service.models import (
     AnalyzerKind,
     FusionMethod,
+    Generation,
     Mode,
     Quantization,
     SearchDefaults,
     Weights,
 )
-from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER, provider_names
 from service.security import hash_key, new_key, same_key
-
-DEFAULT_CHUNK_SIZE = 512
-OVERLAP_PART = 8
-"""Without an overlap of its own a chunk shares an eighth of its size with the next."""
-
 
 TargetRecall = Annotated[float, Meta(ge=0.5, le=1)]
 
@@ -69,41 +81,23 @@ class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantization: Quantization | UnsetType = UNSET
 
 
-class EmbeddingChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who makes the vectors: `local` (the bundled model) or `none` (the client, or nobody)."""
-
-    provider: Annotated[str, Meta(min_length=1, max_length=64)] = "local"
-    model: ModelName | None = None
-    dim: Annotated[int, Meta(ge=1, le=16_000)] | None = None
-
-
-class Chunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens of a chunk, and how many of them it shares with the one before it."""
-
-    size: Annotated[int, Meta(ge=16, le=8192)] = DEFAULT_CHUNK_SIZE
-    overlap: Annotated[int, Meta(ge=0, le=8191)] | None = None
-
-
 class CollectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new collection; only `name` is required."""
 
     name: Name
-    language: Annotated[str, Meta(min_length=1, max_length=63)] = "simple"
+    language: Language = "simple"
     analyzer: AnalyzerKind = "language"
     embedding: EmbeddingChoice = EmbeddingChoice()
     search: SearchSettings = SearchSettings()
     chunking: Chunking = Chunking()
+    bm25: Bm25 = Bm25()
     collection_key: bool | GivenKey = False
 
 
-class CollectionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change; all but `search` is fixed when the index is built and answers 409."""
+class CollectionChanges(GenerationChanges, frozen=True, forbid_unknown_fields=True):
+    """What to change; all but `search` needs a re-index and answers 409 with its plan."""
 
     search: SearchChanges = SearchChanges()
-    language: Any | UnsetType = UNSET
-    analyzer: Any | UnsetType = UNSET
-    embedding: Any | UnsetType = UNSET
-    chunking: Any | UnsetType = UNSET
 
 
 @post(
@@ -127,8 +121,7 @@ async def create_collection(
         if key is not None:
             stored = NewKey(data.name, hash_key(key), ["index", "search"], [collection_id])
             await insert_key(connection, principal.team_id, stored)
-        record = await describe(connection, principal.team_id, collection_id)
-    return info_of(record, key)
+        return await describe(connection, principal.team_id, collection_id, key)
 
 
 @patch(
@@ -145,18 +138,18 @@ async def change_collection(
     collection: CurrentCollection,
 ) -> CollectionInfo:
     """Change how a collection is searched; nothing is re-indexed."""
-    _refuse_rebuilds(data)
+    await _refuse_rebuilds(data, collection.generation, services)
     async with services.database.administer() as connection:
         current = await catalog.lock_collection(connection, collection.id)
         if current is None:
             raise NotFoundError("unknown collection")
         changed = _changed(current.search, data.search)
         await catalog.update_search(connection, collection.id, changed)
-        record = await describe(connection, principal.team_id, collection.id)
+        info = await describe(connection, principal.team_id, collection.id)
     if _index_settings(changed) != _index_settings(current.search):
-        await request_index(services.database, record.collection)
+        await request_index(services.database, msgspec.structs.replace(current, search=changed))
     services.access.forget()
-    return info_of(record)
+    return info
 
 
 def _index_settings(search: SearchDefaults) -> tuple[Quantization, float]:
@@ -164,14 +157,9 @@ def _index_settings(search: SearchDefaults) -> tuple[Quantization, float]:
 
 
 async def _checked(data: CollectionRequest, services: Services) -> NewCollection:
-    if not await services.languages.known(data.language):
-        known = ", ".join(services.languages.names())
-        raise InvalidRequestError.at("/language", f"must be one of: {known}")
-    model, dim = await _embedding(data.embedding, services)
-    size, overlap = data.chunking.size, data.chunking.overlap
-    overlap = size // OVERLAP_PART if overlap is None else overlap
-    if overlap >= size:
-        raise InvalidRequestError.at("/chunking/overlap", f"must be less than the size, {size}")
+    await checked_language(data.language, services)
+    model, dim = await checked_embedding(data.embedding, services)
+    size, overlap = checked_chunking(data.chunking)
     search = data.search
     return NewCollection(
         name=data.name,
@@ -191,25 +179,9 @@ async def _checked(data: CollectionRequest, services: Services) -> NewCollection
         analyzer=data.analyzer,
         chunk_size=size,
         chunk_overlap=overlap,
+        k1=data.bm25.k1,
+        b=data.bm25.b,
     )
-
-
-async def _embedding(asked: EmbeddingChoice, services: Services) -> tuple[str | None, int | None]:
-    if asked.provider not in provider_names():
-        known = ", ".join(provider_names())
-        raise InvalidRequestError.at("/embedding/provider", f"must be one of: {known}")
-    if asked.provider == NO_PROVIDER:
-        if asked.model is not None:
-            raise InvalidRequestError.at("/embedding/model", "provider none has no model")
-        return None, asked.dim
-    model = asked.model or DEFAULT_MODELS.get(asked.provider)
-    if model is None:
-        raise InvalidRequestError.at("/embedding/model", "is required for this provider")
-    try:
-        embedder = await services.embedders.find(asked.provider, model, asked.dim)
-    except ProviderError as error:
-        raise InvalidRequestError.at("/embedding", str(error)) from error
-    return model, embedder.dim
 
 
 def _weights(given: LegWeights | None) -> Weights | None:
@@ -229,12 +201,15 @@ def _collection_key(asked: bool | str, services: Services) -> str | None:
     return asked
 
 
-def _refuse_rebuilds(data: CollectionChanges) -> None:
-    for field in ("language", "analyzer", "embedding", "chunking"):
-        if getattr(data, field) is not UNSET:
-            raise ConflictError(
-                f"{field} is fixed when the index is built: changing it needs a re-index",
-            )
+async def _refuse_rebuilds(data: CollectionChanges, active: Generation, services: Services) -> None:
+    wanted = await wanted_generation(data, active, services)
+    if wanted == active:
+        return
+    plan = await plan_reindex(services.database, services.embedders, active, wanted)
+    raise ReindexRequiredError(
+        f"{', '.join(plan.changes)}: fixed when the index is built, to change it start a re-index",
+        plan=msgspec.to_builtins(plan),
+    )
 
 
 def _changed(current: SearchDefaults, changes: SearchChanges) -> SearchDefaults:

@@ -1,5 +1,6 @@
 """Collections: list, look at, delete."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -13,18 +14,13 @@ from service.api.fields import Limit, Offset
 from service.api.problems import EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import catalog
+from service.db.builds import BuildInfo, KeptGeneration, builds_under_way, kept_generations
 from service.db.catalog import CollectionRecord, IndexRecord
 from service.db.keys import forget_collection
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection
-from service.errors import (
-    NotFoundError,
-    UnavailableError,
-)
-from service.models import (
-    AnalyzerKind,
-    SearchDefaults,
-)
+from service.errors import NotFoundError, UnavailableError
+from service.models import AnalyzerKind, Generation, JobStatus, SearchDefaults
 from service.telemetry import log
 
 
@@ -43,6 +39,36 @@ class ChunkingInfo(msgspec.Struct, frozen=True):
     overlap: int
 
 
+class Bm25Info(msgspec.Struct, frozen=True):
+    """Parameters of BM25 in the active generation."""
+
+    k1: float
+    b: float
+
+
+class GenerationBuild(msgspec.Struct, frozen=True):
+    """A generation that is being built, its settings, and how far it is."""
+
+    generation: int
+    job_id: int
+    status: JobStatus
+    documents: int
+    indexed: int
+    failed: int
+    language: str
+    analyzer: AnalyzerKind
+    embedding: EmbeddingInfo
+    chunking: ChunkingInfo
+    bm25: Bm25Info
+
+
+class PreviousGeneration(msgspec.Struct, frozen=True):
+    """The generation before the active one, while it can be returned to."""
+
+    generation: int
+    until: datetime
+
+
 class CollectionInfo(msgspec.Struct, frozen=True):
     """A collection: its configuration and what it holds."""
 
@@ -52,7 +78,10 @@ class CollectionInfo(msgspec.Struct, frozen=True):
     embedding: EmbeddingInfo
     search: SearchDefaults
     chunking: ChunkingInfo
+    bm25: Bm25Info
     generation: int
+    building: GenerationBuild | None
+    previous: PreviousGeneration | None
     index: Literal["exact", "hnsw"]
     """How vectors are searched: all compared, or by way of the approximate index."""
     vector_index: IndexRecord
@@ -94,7 +123,8 @@ async def list_collections(
             connection, principal.team_id, only=only, limit=limit, offset=offset
         )
         total = await catalog.count_collections(connection, principal.team_id, only=only)
-    return CollectionList([info_of(record) for record in records], total)
+        infos = await infos_of(connection, records)
+    return CollectionList(infos, total)
 
 
 @get(
@@ -111,7 +141,7 @@ async def get_collection(
 ) -> CollectionInfo:
     """The configuration of a collection, its active generation and its counts."""
     async with services.database.administer() as connection:
-        return info_of(await describe(connection, principal.team_id, collection.id))
+        return await describe(connection, principal.team_id, collection.id)
 
 
 async def drop_tables(request: Request[Any, Any, State]) -> None:
@@ -147,25 +177,45 @@ async def delete_collection(
     services.access.forget()
 
 
-async def describe(connection: Connection, team_id: int, collection_id: int) -> CollectionRecord:
-    """A collection with its counts; raises `NotFoundError`."""
+async def describe(
+    connection: Connection, team_id: int, collection_id: int, key: str | None = None
+) -> CollectionInfo:
+    """A collection as a client sees it; raises `NotFoundError`."""
     records = await catalog.describe_collections(connection, team_id, only=[collection_id])
     if not records:
         raise NotFoundError("unknown collection")
-    return records[0]
+    (info,) = await infos_of(connection, records)
+    return msgspec.structs.replace(info, collection_key=key or UNSET)
 
 
-def info_of(record: CollectionRecord, key: str | None = None) -> CollectionInfo:
-    """A collection as a client sees it."""
+async def infos_of(
+    connection: Connection, records: Sequence[CollectionRecord]
+) -> list[CollectionInfo]:
+    """Collections as a client sees them."""
+    ids = [record.collection.id for record in records]
+    building = await builds_under_way(connection, ids)
+    kept = await kept_generations(connection, ids)
+    return [
+        _info_of(record, building.get(record.collection.id), kept.get(record.collection.id))
+        for record in records
+    ]
+
+
+def _info_of(
+    record: CollectionRecord, building: BuildInfo | None, kept: KeptGeneration | None
+) -> CollectionInfo:
     collection, generation = record.collection, record.collection.generation
     return CollectionInfo(
         name=collection.name,
         language=generation.language,
         analyzer=generation.analyzer,
-        embedding=EmbeddingInfo(generation.provider, generation.model, generation.dim),
+        embedding=_embedding(generation),
         search=collection.search,
-        chunking=ChunkingInfo(generation.chunk_size, generation.chunk_overlap),
+        chunking=_chunking(generation),
+        bm25=Bm25Info(generation.k1, generation.b),
         generation=generation.id,
+        building=_build(building) if building else None,
+        previous=PreviousGeneration(kept.id, kept.until) if kept else None,
         index="exact" if record.index.ef_search is None else "hnsw",
         vector_index=record.index,
         documents=record.documents,
@@ -174,5 +224,29 @@ def info_of(record: CollectionRecord, key: str | None = None) -> CollectionInfo:
         pending_jobs=record.pending_jobs,
         created_at=record.created_at,
         updated_at=record.updated_at,
-        collection_key=key or UNSET,
     )
+
+
+def _build(building: BuildInfo) -> GenerationBuild:
+    generation = building.generation
+    return GenerationBuild(
+        generation=generation.id,
+        job_id=building.job_id,
+        status=building.status,
+        documents=building.documents,
+        indexed=building.indexed,
+        failed=building.failed,
+        language=generation.language,
+        analyzer=generation.analyzer,
+        embedding=_embedding(generation),
+        chunking=_chunking(generation),
+        bm25=Bm25Info(generation.k1, generation.b),
+    )
+
+
+def _embedding(generation: Generation) -> EmbeddingInfo:
+    return EmbeddingInfo(generation.provider, generation.model, generation.dim)
+
+
+def _chunking(generation: Generation) -> ChunkingInfo:
+    return ChunkingInfo(generation.chunk_size, generation.chunk_overlap)

@@ -20,6 +20,7 @@ from service.errors import (
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
+    ReindexRequiredError,
     TooLargeError,
     UnauthorizedError,
     UnavailableError,
@@ -36,13 +37,17 @@ AnyRequest = Request[Any, Any, State]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What went wrong; `errors` names each bad field by its JSON pointer (RFC 6901)."""
+    """What went wrong; `errors` names each bad field by its JSON pointer (RFC 6901).
+
+    `plan` is what a re-index that the request needs would do.
+    """
 
     type: str
     title: str
     status: int
     detail: str
     errors: tuple[Violation, ...] | msgspec.UnsetType = msgspec.UNSET
+    plan: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 def documented(*classes: type[BraidError]) -> Problems:
@@ -62,6 +67,7 @@ EVERYWHERE = documented(
     InvalidRequestError, UnauthorizedError, ForbiddenError, NotFoundError, UnavailableError
 )
 WITH_BODY = {**EVERYWHERE, **documented(TooLargeError)}
+ACTING = {**EVERYWHERE, **documented(ConflictError)}
 CREATING = {**WITH_BODY, **documented(ConflictError)}
 SEARCHING = {**WITH_BODY, **documented(OverloadedError)}
 
@@ -79,6 +85,7 @@ def _answer(
         status=status,
         detail=error.detail,
         errors=error.errors or msgspec.UNSET,
+        plan=dict(error.plan) if isinstance(error, ReindexRequiredError) else msgspec.UNSET,
     )
     return Response(problem, status_code=status, media_type=PROBLEM_JSON, headers=headers)
 

@@ -4,18 +4,15 @@ from litestar import delete, post
 
 from service.api.access import CurrentCollection, requires
 from service.api.documents import Accepted
-from service.api.problems import EVERYWHERE, documented
+from service.api.problems import ACTING, EVERYWHERE
 from service.api.services import CurrentServices
-from service.errors import ConflictError
 from service.indexing.vector_index import request_index
-
-BUILDING = {**EVERYWHERE, **documented(ConflictError)}
 
 
 @post(
     "/collections/{name:str}/index",
     guards=[requires("admin")],
-    responses=BUILDING,
+    responses=ACTING,
     status_code=202,
     summary="Build the vector index",
     tags=["collections"],

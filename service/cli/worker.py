@@ -32,6 +32,7 @@ async def _work(settings: Settings) -> None:
         embedders,
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
+        keep_seconds=settings.rollback_hours * 3600,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

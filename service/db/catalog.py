@@ -52,8 +52,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (team_id, name) DO 
 """
 INSERT_GENERATION = """
 INSERT INTO braid.generations (team_id, collection_id, provider, model, dim, language, analyzer,
-    chunk_size, chunk_overlap)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id
+    chunk_size, chunk_overlap, k1, b)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id
 """
 ACTIVATE_GENERATION = "UPDATE braid.collections SET active_generation_id = $2 WHERE id = $1"
 CREATE_PARTITION = "SELECT braid.create_partition($1)"
@@ -116,6 +116,8 @@ class NewCollection(msgspec.Struct, frozen=True):
     analyzer: AnalyzerKind
     chunk_size: int
     chunk_overlap: int
+    k1: float = 1.2
+    b: float = 0.75
 
 
 class IndexRecord(msgspec.Struct, frozen=True):
@@ -203,6 +205,8 @@ async def insert_collection(
         new.analyzer,
         new.chunk_size,
         new.chunk_overlap,
+        new.k1,
+        new.b,
     )
     await connection.execute(ACTIVATE_GENERATION, collection_id, generation_id)
     await connection.execute(CREATE_PARTITION, generation_id)

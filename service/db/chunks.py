@@ -41,17 +41,17 @@ WHERE c.generation_id = $1 AND c.id = new.id
 
 ADD = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-    title, source, metadata, text, start_offset, end_offset, content_hash, embedding,
+    title, source, metadata, text, start_offset, end_offset, content_hash, embedding, own_vector,
     tsv, length, bm25)
 SELECT $1, $2, new.document_id, new.type, new.chunk_id, new.doc_id, new.position, new.title,
     new.source, new.metadata, new.text, new.start_offset, new.end_offset, new.content_hash,
-    new.embedding, lexemes.tsv, counted.length,
+    new.embedding, new.own_vector, lexemes.tsv, counted.length,
     braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::text[],
             $13::text[], $14::jsonb[], $15::text[], $16::int[], $17::int[], $18::bytea[],
-            $19::halfvec[], $20::text[], $21::text[], $22::text[], $23::text[])
+            $19::halfvec[], $20::boolean[], $21::text[], $22::text[], $23::text[], $24::text[])
     AS new (document_id, type, chunk_id, doc_id, position, title, source, metadata, text,
-            start_offset, end_offset, content_hash, embedding, exact, words,
+            start_offset, end_offset, content_hash, embedding, own_vector, exact, words,
             title_exact, title_words)
 CROSS JOIN LATERAL (
     SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words)
@@ -160,6 +160,8 @@ class NewRow(msgspec.Struct, frozen=True):
     words: str
     title: TitleLexemes
     embedding: NDArray[np.float16] | None
+    own_vector: bool
+    """The client's, not made from the text."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -237,6 +239,7 @@ async def add_rows(
             [placed.end for placed in placements],
             [row.content_hash for row in rows],
             [None if row.embedding is None else HalfVector(row.embedding) for row in rows],
+            [row.own_vector for row in rows],
             [row.exact for row in rows],
             [row.words for row in rows],
             [row.title.exact for row in rows],

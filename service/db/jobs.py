@@ -77,15 +77,24 @@ COUNT_JOBS = "SELECT count(*) FROM braid.jobs WHERE collection_id = $1"
 FAILURES = f"""
 SELECT i.job_id, d.doc_id, i.failure_reason FROM unnest($1::bigint[]) AS asked (job_id)
 CROSS JOIN LATERAL (
-    SELECT job_id, document_id, failure_reason FROM braid.ingests
-    WHERE job_id = asked.job_id AND status = 'error' ORDER BY id LIMIT {MAX_FAILURES}) AS i
+    (SELECT job_id, document_id, failure_reason FROM braid.ingests
+     WHERE job_id = asked.job_id AND status = 'error' ORDER BY id LIMIT {MAX_FAILURES})
+    UNION ALL
+    (SELECT b.job_id, f.document_id, f.reason FROM braid.builds b
+     JOIN braid.build_failures f ON f.generation_id = b.generation_id
+     WHERE b.job_id = asked.job_id ORDER BY f.document_id LIMIT {MAX_FAILURES})) AS i
 JOIN braid.documents d ON d.id = i.document_id
 """
+JOB_KIND = "SELECT kind FROM braid.jobs WHERE collection_id = $1 AND id = $2"
+SET_DOCUMENTS = "UPDATE braid.jobs SET documents = $2 WHERE id = $1"
 JOB_STATUS = "SELECT status FROM braid.jobs WHERE id = $1"
 
 
 class JobCounts(msgspec.Struct, frozen=True):
-    """Documents of a job; `superseded` ones were deleted or sent anew before their turn."""
+    """Documents of a job; `superseded` ones were deleted or sent anew before their turn.
+
+    A document that changes during a re-index counts once more.
+    """
 
     documents: int
     indexed: int
@@ -211,6 +220,17 @@ async def list_jobs(
     return await _with_failures(connection, rows), total
 
 
+async def job_kind(connection: Connection, collection_id: int, job_id: int) -> JobKind | None:
+    """What a job of a collection does, None if there is no such job."""
+    kind: JobKind | None = await connection.fetchval(JOB_KIND, collection_id, job_id)
+    return kind
+
+
+async def set_documents(connection: Connection, job_id: int, documents: int) -> None:
+    """Say how many documents a job is about."""
+    await connection.execute(SET_DOCUMENTS, job_id, documents)
+
+
 async def job_status(connection: Connection, job_id: int) -> JobStatus | None:
     """Where a job stands, None if there is no such job."""
     status: JobStatus | None = await connection.fetchval(JOB_STATUS, job_id)
@@ -228,7 +248,9 @@ async def _with_failures(connection: Connection, rows: list[asyncpg.Record]) -> 
 
 def _as_job(row: asyncpg.Record, failures: list[DocumentFailure]) -> JobInfo:
     finished = row["indexed"] + row["failed"]
-    superseded = row["documents"] - finished - row["waiting"]
+    # What a re-index has before it is in no ingest.
+    open_ended = row["kind"] == "reindex" and row["status"] != "done"
+    superseded = 0 if open_ended else row["documents"] - finished - row["waiting"]
     return JobInfo(
         job_id=row["id"],
         kind=row["kind"],

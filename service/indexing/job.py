@@ -6,24 +6,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from service.db.builds import is_ingest_held
 from service.db.documents import hold_generation
 from service.db.ingests import ALONE_AFTER, ClaimedIngest, claim, give_back, ingests_left
-from service.db.jobs import begin_job, finish_job, postpone_job
-from service.db.pool import Database
+from service.db.jobs import BegunJob, begin_job, finish_job, postpone_job
 from service.db.queue import QueuedJob
 from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
 from service.indexing.batch import Batch
 from service.indexing.packing import pack_if_grown
-from service.indexing.turns import Turns
-from service.indexing.vector_index import (
-    IndexBuilds,
-    request_index_if_due,
-    run_index_job,
-)
+from service.indexing.rebuild import Rebuild
+from service.indexing.services import IndexingServices
+from service.indexing.vector_index import request_index_if_due, run_index_job
 from service.indexing.writing import GenerationChangedError
 from service.models import Generation
-from service.providers.base import EmbedderSource
 from service.telemetry import log, stage
 
 MAX_ATTEMPTS = 12
@@ -39,6 +35,7 @@ FIRST_EFFORT, LEAST_EFFORT, MOST_EFFORT = 2**15, 2**14, 2**23
 SHORT_SECONDS, LONG_SECONDS = 1.0, 4.0
 
 ORDER_SECONDS, ORDER_TURNS = 0.02, 50
+HELD_SECONDS = 0.25
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0
 
 
@@ -59,15 +56,6 @@ class BatchSize(msgspec.Struct):
             self.effort = min(self.effort * growth, MOST_EFFORT)
 
 
-class IndexingServices(msgspec.Struct, frozen=True):
-    """What indexing needs from the process it runs in."""
-
-    database: Database
-    embedders: EmbedderSource
-    turns: Turns
-    index_builds: IndexBuilds
-
-
 def retry_seconds(retries: int) -> float:
     """How long to wait before a job is tried again: doubled each time, bounded."""
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 16), LAST_RETRY_SECONDS)
@@ -81,34 +69,43 @@ async def run_job(
         if job.kind == "index":
             with stage("index"):
                 return await run_index_job(services.database, services.index_builds, job, stopping)
+        async with services.database.write(job.team_id) as connection:
+            begun = await begin_job(connection, job.job_id)
+        if begun is None:
+            return None
+        if begun.kind == "reindex":
+            return await Rebuild(services, job, begun.collection_id, stopping).run()
         with stage("ingest"):
-            return await _Run(services, job, stopping).run()
+            return await _Run(services, job, begun, stopping).run()
     except NotFoundError:
         return None  # the collection was deleted, and its jobs with it
 
 
 class _Run:
     def __init__(
-        self, services: IndexingServices, job: QueuedJob, stopping: Callable[[], bool]
+        self,
+        services: IndexingServices,
+        job: QueuedJob,
+        begun: BegunJob,
+        stopping: Callable[[], bool],
     ) -> None:
         self._database = services.database
         self._embedders = services.embedders
         self._turns = services.turns
         self._job = job
+        self._begun = begun
         self._stopping = stopping
         self._size = BatchSize()
         self._records = 0
         self._started = time.perf_counter()
 
     async def run(self) -> float | None:
-        async with self._database.write(self._job.team_id) as connection:
-            begun = await begin_job(connection, self._job.job_id)
-        if begun is None:
-            return None
-        patient = begun.age_seconds < PATIENCE_SECONDS
+        patient = self._begun.age_seconds < PATIENCE_SECONDS
         blocked, wait = 0, None
         while wait is None and not self._stopping():
-            generation, ingests, left = await self._claim(begun.collection_id)
+            if await self._is_held():
+                return await self._postpone(None, HELD_SECONDS)
+            generation, ingests, left = await self._claim(self._begun.collection_id)
             if ingests:
                 blocked, wait = 0, await self._index(generation, ingests, patient=patient)
             elif left:
@@ -125,6 +122,11 @@ class _Run:
             ingests = await claim(connection, self._job.job_id, effort=self._size.effort)
             left = bool(ingests) or await ingests_left(connection, self._job.job_id)
         return generation, ingests, left
+
+    async def _is_held(self) -> bool:
+        """Whether a re-index of the collection asks to be let finish."""
+        async with self._database.write(self._job.team_id) as connection:
+            return await is_ingest_held(connection, self._begun.collection_id)
 
     async def _let_older_versions_pass(self, times: int) -> float | None:
         """Another job has the older versions: it is nearly done, or it needs this one's place."""

@@ -4,6 +4,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from service.db.chunks import TitleLexemes
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import Chunking, iter_chunks
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
@@ -13,6 +14,8 @@ from service.text import Analyzer, prepare, tsvector_literal
 
 HASH_VERSION = 2
 """To be raised when equal text gets other lexemes than before."""
+TITLE_COUNT = 2
+"""Times that each record of a document counts a word of its title (docs/adr/0004)."""
 
 
 class UnfitDocumentError(Exception):
@@ -40,8 +43,9 @@ def plan_records(
 
     Raises `UnfitDocumentError` for a document without anything to index.
     """
-    hashes = _Hashes(generation)
+    hashes = Hashes(generation)
     if document.chunks:
+        _check_dimensions(document.chunks, generation.dim)
         records = [_client_chunk(chunk, at, hashes) for at, chunk in enumerate(document.chunks)]
     else:
         records = _raw_chunks(doc_id, document, hashes, chunking, checkpoint)
@@ -60,7 +64,26 @@ def lexemes_of(text: str, analyzer: Analyzer) -> Lexemes:
     return Lexemes(literal, prepared.words, prepared.complete)
 
 
-def _client_chunk(chunk: PendingChunk, at: int, hashes: "_Hashes") -> PlannedRecord:
+def title_lexemes(title: str | None, analyzer: Analyzer) -> TitleLexemes:
+    """Prepare a title for the lexical index of each record of its document."""
+    lexemes = lexemes_of("\n\n".join([title or ""] * TITLE_COUNT), analyzer)
+    return TitleLexemes(lexemes.exact, lexemes.words)
+
+
+def _check_dimensions(chunks: list[PendingChunk], dim: int | None) -> None:
+    """The collection may have got another model since the document was accepted."""
+    for at, chunk in enumerate(chunks):
+        if chunk.vector is None:
+            continue
+        given = len(unpack_vector(chunk.vector))
+        if given != dim:
+            raise UnfitDocumentError(
+                f"the vector of chunk {at} has {given} dimensions,"
+                f" the collection has {dim or 'no vectors'}"
+            )
+
+
+def _client_chunk(chunk: PendingChunk, at: int, hashes: "Hashes") -> PlannedRecord:
     if chunk.vector is None and not chunk.text.strip():
         raise UnfitDocumentError(f"nothing to index: the text of chunk {at} is blank")
     return PlannedRecord(
@@ -77,7 +100,7 @@ def _client_chunk(chunk: PendingChunk, at: int, hashes: "_Hashes") -> PlannedRec
 def _raw_chunks(
     doc_id: str,
     document: PendingDocument,
-    hashes: "_Hashes",
+    hashes: "Hashes",
     chunking: Chunking,
     checkpoint: Checkpoint,
 ) -> list[PlannedRecord]:
@@ -100,7 +123,7 @@ def _raw_chunks(
     return records
 
 
-class _Hashes:
+class Hashes:
     """16 bytes that are equal when text, model and analyzer are: then a row need not change."""
 
     def __init__(self, generation: Generation) -> None:
@@ -115,6 +138,7 @@ class _Hashes:
         self._start = blake2b(repr(facts).encode(), digest_size=16)
 
     def of(self, text: str, vector: bytes | None = None) -> bytes:
+        """The hash of a text, and of its vector when that is the client's."""
         digest = self._start.copy()
         digest.update(text.encode())
         if vector is not None:

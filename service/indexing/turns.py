@@ -11,10 +11,12 @@ class Turns:
     Otherwise the document that stops the worker would take those beside it along each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, builds: int = 1) -> None:
         self._changed = asyncio.Condition()
         self._beside = 0
         self._alone = False
+        self.builds = asyncio.Semaphore(builds)
+        """Long jobs at once: they must not keep documents waiting."""
         self.upkeep = asyncio.Lock()
         """One refresh of a generation at a time: each takes several connections."""
 

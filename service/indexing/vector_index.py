@@ -192,6 +192,40 @@ class _IndexJob:
             await finish_job(connection, self._job.job_id)
 
 
+async def index_before_use(
+    database: Database,
+    builds: IndexBuilds,
+    generation: Generation,
+    stopping: Callable[[], bool],
+) -> None:
+    """Give a generation that is about to become active the index that its collection wants.
+
+    One that the server cannot build is left to the job that follows. Raises `NotFoundError` when
+    the generation was given up, `InterruptedBuildError`.
+    """
+    async with database.administer() as connection:
+        only = [generation.collection_id]
+        records = await describe_collections(connection, generation.team_id, only=only)
+    if not records:
+        raise NotFoundError("unknown collection")
+    collection = msgspec.structs.replace(records[0].collection, generation=generation)
+    wish = wish_of(msgspec.structs.replace(records[0], collection=collection))
+    if wish is None or generation.vector_index is not None:
+        return
+    async with builds.turn, open_builder(builds.dsn, memory_mb=builds.memory_mb) as builder:
+        if not await builder.claim(generation.id):
+            raise InterruptedBuildError
+        index = _GenerationIndex(database, builder, generation, stopping)
+        try:
+            await index.become(wish, _tell_nobody)
+        except IndexBuildError as error:
+            log.warning("no index before the swap", generation=generation.id, reason=str(error))
+
+
+async def _tell_nobody(_progress: IndexProgress) -> None:
+    """The job counts documents."""
+
+
 def wish_of(record: CollectionRecord) -> Wish | None:
     """The index that a collection should have; None for exact search."""
     search, generation = record.collection.search, record.collection.generation

@@ -9,8 +9,9 @@ from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
 from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
 from service.errors import UnavailableError
-from service.indexing.job import IndexingServices, retry_seconds, run_job
+from service.indexing.job import retry_seconds, run_job
 from service.indexing.mishaps import error_site
+from service.indexing.services import IndexingServices
 from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
 from service.providers.base import EmbedderSource
@@ -19,6 +20,7 @@ from service.telemetry import log
 LEASE_SECONDS = 4.0
 TIDY_SECONDS = 60.0
 GRACE_SECONDS = 10.0
+KEEP_SECONDS = 86_400.0
 RECONNECT_SECONDS = 1.0
 
 
@@ -26,7 +28,8 @@ class Worker:
     """Runs indexing jobs; any number of workers share one database.
 
     `dsn` leads straight to the server, not through a pooler: the worker listens on it.
-    A worker that dies leaves its jobs to others after `lease_seconds`.
+    A worker that dies leaves its jobs to others after `lease_seconds`. A generation that was
+    replaced can be returned to for `keep_seconds`.
     """
 
     def __init__(
@@ -39,9 +42,15 @@ class Worker:
         lease_seconds: float = LEASE_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         index_memory_mb: int | None = None,
+        keep_seconds: float = KEEP_SECONDS,
     ) -> None:
-        builds = IndexBuilds(dsn, index_memory_mb)
-        self._services = IndexingServices(database, embedders, Turns(), builds)
+        self._services = IndexingServices(
+            database=database,
+            embedders=embedders,
+            turns=Turns(builds=max(1, concurrency - 1)),
+            index_builds=IndexBuilds(dsn, index_memory_mb),
+            keep_seconds=keep_seconds,
+        )
         self._dsn = dsn
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds

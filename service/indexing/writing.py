@@ -12,7 +12,6 @@ from service.db.chunks import (
     Placement,
     Shared,
     StoredRow,
-    TitleLexemes,
     add_rows,
     keep_rows,
     remove_rows,
@@ -32,13 +31,10 @@ from service.db.ingests import ClaimedIngest, close_ingests, fail_ingests, still
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection, Database
 from service.indexing.payload import PendingDocument
-from service.indexing.planning import Lexemes, lexemes_of
+from service.indexing.planning import Lexemes, title_lexemes
 from service.indexing.reconcile import PlannedRecord, Reconciliation, reconcile
 from service.models import Generation
 from service.text import Analyzer
-
-TITLE_COUNT = 2
-"""Times that each record of a document counts a word of its title (docs/adr/0004)."""
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -199,23 +195,18 @@ def _kept(change: _Change) -> Iterator[tuple[StoredRow, Placement]]:
         yield row, change.placement(at, shared)
 
 
-def _title_lexemes(title: str | None, analyzer: Analyzer) -> TitleLexemes:
-    lexemes = lexemes_of("\n\n".join([title or ""] * TITLE_COUNT), analyzer)
-    return TitleLexemes(lexemes.exact, lexemes.words)
-
-
 def _retitled(change: _Change, analyzer: Analyzer) -> Iterator[tuple[int, TitleLexemes]]:
     """Rows that stay while their document's title becomes another."""
     title = change.shared.title
     if title != change.locked.title:
-        lexemes = _title_lexemes(title, analyzer)
+        lexemes = title_lexemes(title, analyzer)
         for row in (*change.todo.kept.values(), *change.todo.untouched):
             yield row.row, lexemes
 
 
 def _added(change: _Change, analyzer: Analyzer) -> Iterator[NewRow]:
     shared = change.shared
-    title = _title_lexemes(shared.title, analyzer)
+    title = title_lexemes(shared.title, analyzer)
     for at in change.todo.added:
         record, material = change.planned.records[at], change.material[at]
         yield NewRow(
@@ -229,6 +220,7 @@ def _added(change: _Change, analyzer: Analyzer) -> Iterator[NewRow]:
             words=material.lexemes.words,
             title=title,
             embedding=material.embedding,
+            own_vector=record.vector is not None,
         )
 
 

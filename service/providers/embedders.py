@@ -11,6 +11,8 @@ from service.providers.registry import EMBEDDERS, EmbedderOptions, create_embedd
 NO_PROVIDER = "none"
 DEFAULT_MODELS = {"local": "multilingual-e5-small"}
 
+FREE_PROVIDERS = {"local", NO_PROVIDER}
+
 Create: TypeAlias = Callable[[str, str, int | None, EmbedderOptions | None], Embedder]
 
 
@@ -26,6 +28,11 @@ class Warmable(Protocol):
 def provider_names() -> list[str]:
     """What `embedding.provider` may name."""
     return [*sorted(EMBEDDERS), NO_PROVIDER]
+
+
+def is_free(provider: str) -> bool:
+    """Whether embedding costs nothing; what other providers ask is not known here."""
+    return provider in FREE_PROVIDERS
 
 
 class Embedders:

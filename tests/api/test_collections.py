@@ -52,6 +52,9 @@ async def test_only_a_name_is_required(client: httpx.AsyncClient) -> None:
             "quantization": "none",
         },
         "chunking": {"size": 512, "overlap": 64},
+        "bm25": {"k1": 1.2, "b": 0.75},
+        "building": None,
+        "previous": None,
         "index": "exact",
         "vector_index": {
             "policy": "auto",

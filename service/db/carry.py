@@ -1,0 +1,188 @@
+"""Rows on their way from one generation of a collection to the next."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+
+from service.db.chunks import REFUSED, RefusedRowsError, TitleLexemes
+from service.db.pool import Connection
+from service.models import Generation, RecordType
+
+DOCUMENTS = """
+SELECT id, doc_id, version, title, source, CASE WHEN $2 THEN text END AS text FROM braid.documents
+WHERE id = ANY($1) ORDER BY version
+"""
+ROWS = """
+SELECT document_id, id, type, chunk_id, position, text, context, start_offset, end_offset,
+    own_vector OR ($3 AND embedding IS NOT NULL) AS own_vector, embedding IS NOT NULL AS embedded,
+    CASE WHEN own_vector OR $3 THEN embedding END AS embedding
+FROM braid.chunks WHERE generation_id = $1 AND document_id = ANY($2)
+ORDER BY document_id, type, position, chunk_id
+"""
+MADE_VECTORS = """
+SELECT content_hash, embedding FROM braid.chunks
+WHERE generation_id = $1 AND document_id = ANY($2) AND embedding IS NOT NULL AND NOT own_vector
+"""
+REMOVE = "DELETE FROM braid.chunks WHERE generation_id = $1 AND document_id = ANY($2)"
+
+# Title, source and metadata are those of the row at this moment: a patch needs no new version.
+ADD = """
+INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
+    title, source, metadata, text, context, start_offset, end_offset, content_hash, embedding,
+    own_vector, tsv, length, bm25)
+SELECT $1, old.team_id, old.document_id, old.type, new.chunk_id, old.doc_id, new.position,
+    old.title, old.source, old.metadata, new.text, new.context, new.start_offset, new.end_offset,
+    new.content_hash, coalesce(new.embedding, donor.embedding), new.own_vector,
+    lexemes.tsv, counted.length, braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
+FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::text[],
+            $13::int[], $14::int[], $15::bytea[], $16::halfvec[], $17::boolean[], $18::text[],
+            $19::text[], $20::text[], $21::text[]) WITH ORDINALITY
+    AS new (like_row, vector_row, chunk_id, position, text, context, start_offset, end_offset,
+            content_hash, embedding, own_vector, exact, words, title_exact, title_words, nth)
+JOIN braid.chunks old ON old.generation_id = $2 AND old.id = new.like_row
+LEFT JOIN braid.chunks donor ON donor.generation_id = $2 AND donor.id = new.vector_row
+CROSS JOIN LATERAL (
+    SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words)
+        || setweight(new.title_exact::tsvector
+                     || to_tsvector($3::text::regconfig, new.title_words), 'A') AS tsv OFFSET 0
+) AS lexemes
+CROSS JOIN LATERAL (SELECT braid.document_length(lexemes.tsv) AS length OFFSET 0) AS counted
+ORDER BY new.nth
+"""
+
+
+class SourceDocument(msgspec.Struct, frozen=True):
+    """A document as it is stored; its text only where that was asked for."""
+
+    id: int
+    doc_id: str
+    version: int
+    title: str | None
+    source: str | None
+    text: str | None
+
+
+class SourceRow(msgspec.Struct, frozen=True):
+    """A row of the active generation; `vector` only of those whose vector is the client's."""
+
+    id: int
+    type: RecordType
+    chunk_id: str
+    position: int
+    text: str
+    context: str | None
+    start: int | None
+    end: int | None
+    own_vector: bool
+    embedded: bool
+    vector: NDArray[np.float16] | None
+
+
+class CarriedRow(msgspec.Struct, frozen=True):
+    """A row of the new generation."""
+
+    like: int
+    """The row of the active generation that it takes title, source and metadata from."""
+    vector_of: int | None
+    """The row whose vector it takes."""
+    chunk_id: str
+    position: int
+    text: str
+    context: str | None
+    start: int | None
+    end: int | None
+    content_hash: bytes
+    embedding: NDArray[np.float16] | None
+    own_vector: bool
+    exact: str
+    words: str
+    title: TitleLexemes
+
+
+async def source_documents(
+    connection: Connection, documents: Sequence[int], *, texts: bool
+) -> list[SourceDocument]:
+    """Documents in the order of their versions."""
+    return [SourceDocument(*row) for row in await connection.fetch(DOCUMENTS, documents, texts)]
+
+
+async def source_rows(
+    connection: Connection, active: Generation, documents: Sequence[int]
+) -> dict[int, list[SourceRow]]:
+    """The rows of documents in reading order, summaries last."""
+    found: dict[int, list[SourceRow]] = {document: [] for document in documents}
+    clients = active.provider == "none"
+    for row in await connection.fetch(ROWS, active.id, documents, clients):
+        found[row["document_id"]].append(_as_source_row(row))
+    return found
+
+
+async def made_vectors(
+    connection: Connection, generation_id: int, documents: Sequence[int]
+) -> dict[bytes, NDArray[np.float16]]:
+    """Vectors that a generation already holds for texts of documents, by content hash."""
+    return {
+        row["content_hash"]: np.asarray(row["embedding"].to_numpy(), np.float16)
+        for row in await connection.fetch(MADE_VECTORS, generation_id, documents)
+    }
+
+
+async def replace_rows(
+    connection: Connection,
+    active: Generation,
+    generation: Generation,
+    *,
+    configuration: str,
+    documents: Sequence[int],
+    rows: Sequence[CarriedRow],
+) -> None:
+    """Let `generation` hold exactly these rows of the documents; raises `RefusedRowsError`."""
+    await connection.execute(REMOVE, generation.id, documents)
+    try:
+        await connection.execute(
+            ADD,
+            generation.id,
+            active.id,
+            configuration,
+            generation.average_length,
+            generation.k1,
+            generation.b,
+            [row.like for row in rows],
+            [row.vector_of for row in rows],
+            [row.chunk_id for row in rows],
+            [row.position for row in rows],
+            [row.text for row in rows],
+            [row.context for row in rows],
+            [row.start for row in rows],
+            [row.end for row in rows],
+            [row.content_hash for row in rows],
+            [None if row.embedding is None else HalfVector(row.embedding) for row in rows],
+            [row.own_vector for row in rows],
+            [row.exact for row in rows],
+            [row.words for row in rows],
+            [row.title.exact for row in rows],
+            [row.title.words for row in rows],
+        )
+    except REFUSED as error:
+        raise RefusedRowsError(f"the database refused its chunks ({error.sqlstate})") from error
+
+
+def _as_source_row(row: asyncpg.Record) -> SourceRow:
+    vector = row["embedding"]
+    return SourceRow(
+        id=row["id"],
+        type=row["type"],
+        chunk_id=row["chunk_id"],
+        position=row["position"],
+        text=row["text"],
+        context=row["context"],
+        start=row["start_offset"],
+        end=row["end_offset"],
+        own_vector=row["own_vector"],
+        embedded=row["embedded"],
+        vector=None if vector is None else np.asarray(vector.to_numpy(), np.float16),
+    )
