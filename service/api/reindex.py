@@ -2,6 +2,7 @@
 
 import msgspec
 from litestar import Response, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
@@ -30,6 +31,11 @@ class Reindex(msgspec.Struct, frozen=True):
     job_id: int | UnsetType = UNSET
 
 
+PLANNED = {
+    200: ResponseSpec(Reindex, description="The plan alone", generate_examples=False),
+}
+
+
 class Rollback(msgspec.Struct, frozen=True):
     """The job that returns to the generation before."""
 
@@ -39,7 +45,7 @@ class Rollback(msgspec.Struct, frozen=True):
 @post(
     "/collections/{name:str}/reindex",
     guards=[requires("admin")],
-    responses=CREATING,
+    responses={**CREATING, **PLANNED},
     status_code=202,
     summary="Re-index a collection",
     tags=["collections"],

@@ -110,7 +110,9 @@ class Users:
         query = Query(text="stable")
         while not self._stop.is_set():
             collection = await current(self._database, self._collection)
-            request = SearchRequest(query, mode=mode, k=STABLE, expand=Expand(neighbours=1))
+            request = SearchRequest(
+                query, mode=mode, k=STABLE, expand=Expand(neighbours=1), timeout_ms=60_000
+            )
             answer = await search_collection(self._services, collection, request)
             assert answer.hits is not None
             found = sorted(hit.id for hit in answer.hits)  # type: ignore[union-attr]
