@@ -12,6 +12,7 @@ from service.db.chunks import (
     Placement,
     Shared,
     StoredRow,
+    TitleLexemes,
     add_rows,
     keep_rows,
     remove_rows,
