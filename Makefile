@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-http bench-lexical clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ lock: $(BIN)/uv  ## Resolve the dependencies again and write both lock files
 
 bench: $(INSTALLED)  ## Measure what a search costs beyond its SQL
 	@$(BIN)/python bench/search_overhead.py $(ARGS)
+
+bench-dense: $(INSTALLED)  ## Recall, filters and cost of the dense leg on 100,000 vectors (minutes)
+	@$(BIN)/python bench/dense.py $(ARGS)
 
 bench-http: $(INSTALLED)  ## Compare hybrid search over HTTP with the least it can be, on 150,000 chunks (many minutes)
 	@$(BIN)/python bench/search_http.py $(ARGS)

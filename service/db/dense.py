@@ -60,8 +60,8 @@ async def approximate_candidates(
 def approximate_statement(query: CandidateQuery, nearest: Nearest, arguments: list[object]) -> str:
     """SQL of an approximate search; `arguments` holds the vector and gets the rest.
 
-    OFFSET 0 keeps the filter out of the index scan's own conditions, so that no estimate of the
-    filter makes the planner read and sort all rows instead.
+    OFFSET 0 keeps the filter out of the scan's own conditions and CASE keeps its estimate from the
+    planner, which would rather read and sort all rows than wait for the few it expects to match.
     """
     arguments.append(query.generation_id)
     generation = f"generation_id = ${len(arguments)}"
@@ -71,7 +71,7 @@ def approximate_statement(query: CandidateQuery, nearest: Nearest, arguments: li
         f"SELECT {columns}, embedding::halfvec({dim}) <=> $1::halfvec({dim}) AS distance"
         f" FROM braid.searchable WHERE {generation} ORDER BY {order} OFFSET 0"
     )
-    condition = f"distance IS NOT NULL AND {allowed(query, arguments)}"
+    condition = f"CASE WHEN distance IS NOT NULL AND {allowed(query, arguments)} THEN true END"
     arguments.append(nearest.rows)
     found = f"(SELECT * FROM ({near}) AS near WHERE {condition} LIMIT ${len(arguments)}) AS found"
     return best_first(query, "1 - distance", "true", arguments, source=found)
