@@ -33,6 +33,8 @@ from service.db.pool import Database, open_database
 from service.indexing.vector_index import request_index, request_index_if_due
 from service.indexing.worker import Worker
 from service.models import Collection, Quantization, SearchDefaults, Vector
+from service.providers.embedders import Embedders
+from service.providers.registry import EmbedderOptions
 from service.search.dense import FilterShares, dense_leg
 from service.search.request import Query, SearchPlan, SearchRequest, plan_search
 from service.settings import Settings
@@ -56,6 +58,13 @@ COLUMNS = (
 )
 BATCH = 5_000
 Rows = NDArray[np.bool_]
+
+
+class NoModels(Embedders):
+    """Loads nothing: that would take the processor from the searches that are timed."""
+
+    async def warm(self, *, documents: bool, queries: bool) -> None:
+        pass
 
 
 class Corpus(msgspec.Struct):
@@ -338,7 +347,7 @@ def _show(name: str, p50: dict[str, float]) -> None:
 async def delete(dsn: str, name: str, other: Asking) -> None:
     """Delete a collection over the API while another one is searched."""
     settings = Settings(database_url=dsn, root_api_key=KEY)
-    app = create_app_for("index", settings)
+    app = create_app_for("index", settings, lambda _settings: NoModels(EmbedderOptions()))
     waits: list[float] = []
     stop = asyncio.Event()
     plan = other.plan(None)

@@ -56,7 +56,7 @@ DUE = f"""
 SELECT c.index_policy <> 'exact' AND g.dim <= $3 AND (
     CASE WHEN g.index_quantization IS DISTINCT FROM c.quantization
          THEN p.reltuples * g.dim > $4
-         ELSE p.reltuples > {GROWTH} * g.index_rows + {GROWTH_ROWS} END)
+         ELSE p.reltuples > {GROWTH} * g.index_rows + $5 END)
     AND NOT EXISTS (
         SELECT FROM braid.jobs j WHERE j.collection_id = c.id AND j.kind = 'index' AND (
             j.status IN ('pending', 'processing')
@@ -220,6 +220,7 @@ async def index_is_due(connection: Connection, generation: Generation) -> bool:
         _table(generation.id),
         MAX_DIMENSIONS["binary"],
         EXACT_COMPONENTS,
+        GROWTH_ROWS,
     )
     return bool(due)
 

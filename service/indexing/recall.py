@@ -52,7 +52,7 @@ async def measure_index(
     recall = 0.0
     for ef_search in EF_SEARCH:
         recalls = await _recalls(database, generation, probes, quantization, ef_search)
-        recall = statistics.fmean(recalls)
+        recall = round(statistics.fmean(recalls), 4)
         last = ef_search == EF_SEARCH[-1]
         if recall - (0.0 if last else _standard_error(recalls)) >= target:
             return IndexMeasure(rows, ef_search, recall, None, sample)

@@ -301,6 +301,9 @@ class _GenerationIndex:
                 await asyncio.wait([building], timeout=PROGRESS_SECONDS)
                 await self._watch(report)
             await building
+        except IndexBuildError:
+            await self._builder.drop(index_name(self._generation.id, quantization))
+            raise
         finally:
             if not building.done():
                 building.cancel()
