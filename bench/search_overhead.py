@@ -219,7 +219,7 @@ async def ready(client: httpx.AsyncClient) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000)
-    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--dim", type=int, default=384, help="384: the bundled model's")
     parser.add_argument("--queries", type=int, default=100)
     given = parser.parse_args()
     asyncio.run(main(given.chunks, given.dim, given.queries))
