@@ -47,12 +47,12 @@ async def test_an_index_is_built_on_demand_shown_and_used(client: httpx.AsyncCli
     assert shown["index"] == "hnsw"
     figures = shown["vector_index"]
     assert figures.pop("measured_at") > shown["created_at"]
+    assert figures.pop("recall") >= 0.99
     assert figures == {
         "policy": "hnsw",
         "built": True,
         "quantization": "none",
         "ef_search": 40,
-        "recall": 1.0,
         "rows": 120,
         "note": None,
     }
