@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-reindex clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-http: $(INSTALLED)  ## Compare hybrid search over HTTP with the least it c
 
 bench-lexical: $(INSTALLED)  ## Compare the lexical leg with stock Postgres rankings on 150,000 chunks (minutes)
 	@$(BIN)/python bench/lexical.py $(ARGS)
+
+bench-reindex: $(INSTALLED)  ## Measure what clients notice of a re-index and of a large deletion (minutes)
+	@$(BIN)/python bench/reindex.py $(ARGS)
 
 clean:  ## Remove the environment and everything that was built or cached
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -89,6 +89,11 @@ class CarriedBatch:
         self._warnings: list[str] = []
         self._tokens = 0
 
+    @property
+    def failed(self) -> bool:
+        """Whether some of the documents could not be carried over."""
+        return bool(self._failures)
+
     def take(self, due: Sequence[DueDocument], rows: int, *, again: bool) -> None:
         """Take on the first of the due documents, at least one, up to a number of rows."""
         held = 0

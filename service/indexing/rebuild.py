@@ -41,9 +41,9 @@ ABANDONED = f"gave up: the worker stopped {MAX_ATTEMPTS} times while it carried 
 MAX_FAILURES = 100
 """More than these and the job ends early: what is wrong is not the documents."""
 
-FIRST_ROWS, LEAST_ROWS, MOST_ROWS = 64, 8, 1024
+FIRST_ROWS, LEAST_ROWS, MOST_ROWS = 128, 64, 1024
 MOST_DOCUMENTS = 256
-SHORT_SECONDS, LONG_SECONDS = 0.1, 0.3
+SHORT_SECONDS, LONG_SECONDS = 0.25, 1.0
 REST = 0.5
 """Rest after a batch as a share of its time: searches and documents come first."""
 SLICE_SECONDS, GAP_SECONDS = 10.0, 0.5
@@ -154,7 +154,8 @@ class Rebuild:
         if attempts > MAX_ATTEMPTS:
             batch.give_up(ABANDONED)
         await self._carry(batch, build, alone=alone)
-        await self._end_if_failed(at_least=MAX_FAILURES)
+        if batch.failed:
+            await self._end_if_failed(at_least=MAX_FAILURES)
         return True
 
     async def _carry(self, batch: CarriedBatch, build: Build, *, alone: bool) -> None:
