@@ -107,6 +107,7 @@ SELECT count(*) AS failures, (
     WHERE f.generation_id = $1 ORDER BY d.version LIMIT 1) AS first
 FROM braid.build_failures WHERE generation_id = $1 AND NOT to_retry
 """
+ANY_FAILURE = "SELECT EXISTS (SELECT FROM braid.build_failures WHERE generation_id = $1)"
 RETRY_FAILURES = "UPDATE braid.build_failures SET to_retry = true WHERE generation_id = $1"
 
 COUNT_PROGRESS = """
@@ -378,8 +379,8 @@ async def swap(
     build = await hold_build(connection, job_id)
     if collection is None or build is None:
         return False
-    failures = await failures_of(connection, build)
-    if failures.count or await count_behind(connection, build, 1):
+    failed = await connection.fetchval(ANY_FAILURE, build.generation.id)
+    if failed or await count_behind(connection, build, 1):
         return False
     if not await end_job(connection, job_id, "done"):
         return False
