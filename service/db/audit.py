@@ -8,7 +8,7 @@ import msgspec
 from service.db.pool import Connection
 from service.db.segments import Segment, count_rows, live_segments
 from service.db.upkeep import measured_average_length
-from service.models import Generation
+from service.models import Generation, IndexPolicy
 
 COUNTED_AT_MOST = 20_000
 """Rows of a larger generation are estimated from the planner's statistics."""
@@ -55,6 +55,16 @@ SELECT state, count(*) FROM braid.generations WHERE collection_id = $1 GROUP BY 
 """
 
 
+VECTOR_INDEX = """
+SELECT c.index_policy AS policy, g.index_rows AS measured_rows, g.index_recall AS recall,
+       g.index_note AS note,
+       (SELECT array_agg(part.relname::text) FROM pg_index i
+        JOIN pg_class part ON part.oid = i.indexrelid JOIN pg_am a ON a.oid = part.relam
+        WHERE i.indrelid = to_regclass($2::text) AND a.amname = 'hnsw' AND i.indisvalid) AS complete
+FROM braid.generations g JOIN braid.collections c ON c.id = g.collection_id WHERE g.id = $1
+"""
+
+
 class IndexState(msgspec.Struct, frozen=True):
     """An index that the chunks of a generation should have."""
 
@@ -62,6 +72,17 @@ class IndexState(msgspec.Struct, frozen=True):
     name: str | None
     """None: there is none."""
     valid: bool
+
+
+class VectorIndexState(msgspec.Struct, frozen=True):
+    """What is wanted of the approximate index, and what is there."""
+
+    policy: IndexPolicy
+    measured_rows: int | None
+    recall: float | None
+    note: str | None
+    complete: list[str] | None
+    """Names of those that searches can use."""
 
 
 class TableState(msgspec.Struct, frozen=True):
@@ -99,6 +120,7 @@ class Audit(msgspec.Struct, frozen=True):
     """A collection as it stands."""
 
     indexes: list[IndexState]
+    vector_index: VectorIndexState
     table: TableState
     segments: list[Segment]
     packed_alive: int
@@ -124,9 +146,12 @@ async def read_audit(connection: Connection, generation: Generation) -> Audit:
     failures = await connection.fetch(FAILED, generation.collection_id)
     jobs = await connection.fetchrow(JOBS, generation.collection_id)
     states = await connection.fetch(GENERATIONS, generation.collection_id)
+    vector_index = await connection.fetchrow(VECTOR_INDEX, generation.id, table)
     assert jobs is not None
+    assert vector_index is not None
     return Audit(
         indexes=[IndexState(*row) for row in await connection.fetch(INDEXES, table)],
+        vector_index=VectorIndexState(*vector_index),
         table=await _table_state(connection, generation, table),
         segments=segments,
         packed_alive=alive,

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from service.db.cluster import Cluster, reason
 from service.db.guarded_process import GuardedProcess
+from service.db.machine_memory import maintenance_mb, memory_bytes
 from service.db.owner_lock import OwnerLock
 from service.db.postgres_tree import PostgresTree, find_tree, runnable
 from service.db.server_account import EmbeddedError, ServerAccount, server_account
@@ -26,7 +27,6 @@ SETTINGS = {
     # Containers have 64 MB of /dev/shm, too little for a parallel HNSW build.
     "dynamic_shared_memory_type": "mmap",
     "shared_buffers": "256MB",
-    "maintenance_work_mem": "256MB",
     "max_connections": "100",
     "random_page_cost": "1.1",
     # Nothing replicates from this server: its log only has to survive a crash.
@@ -213,6 +213,7 @@ class EmbeddedPostgres:
 
     def _arguments(self, tree: PostgresTree, port: int) -> list[str]:
         settings = SETTINGS | {
+            "maintenance_work_mem": f"{maintenance_mb(memory_bytes())}MB",
             "listen_addresses": "" if self._by_socket_only() else "127.0.0.1",
             "port": str(port),
             "unix_socket_directories": f'"{self._socket_dir}"' if self._has_socket() else "",

@@ -5,12 +5,15 @@ from typing import Any, Literal
 import msgspec
 
 from service.db.audit import Audit
+from service.db.dense import EXACT_COMPONENTS
+from service.db.vector_index import index_name
 from service.indexing.packing import DEAD_SHARE, DRIFT, FRESH_ROWS
 from service.models import Collection
 
 Severity = Literal["ok", "info", "warning", "error"]
 ORDER: tuple[Severity, ...] = ("ok", "info", "warning", "error")
 
+LOWER_TARGET = '{"search": {"target_recall": 0.95}}'
 SMALL_ROWS = 2_000
 """Below it nothing of a table's state can be felt."""
 STALE_SHARE = 0.5
@@ -44,6 +47,7 @@ def judge(collection: Collection, audit: Audit) -> CollectionHealth:
     """All checks of a collection, those that are well too."""
     checks = [
         _indexes(collection, audit),
+        _vector_index(collection, audit),
         _statistics(collection, audit),
         _dead_rows(collection, audit),
         _vectors(collection, audit),
@@ -72,6 +76,36 @@ def _indexes(collection: Collection, audit: Audit) -> Check:
         if not missing
         else _reindex(collection),
     )
+
+
+def _vector_index(collection: Collection, audit: Audit) -> Check:
+    generation, found = collection.generation, audit.vector_index
+    index = generation.vector_index
+    facts = {
+        "policy": found.policy,
+        "indexes": found.complete or [],
+        "ef_search": index and index.ef_search,
+        "recall": found.recall,
+        "measured_rows": found.measured_rows,
+    }
+    build = f"POST /v1/collections/{collection.name}/index"
+    if index is not None:
+        if index_name(generation.id, index.quantization) not in (found.complete or []):
+            detail = "the vector index is missing or invalid: searches compare every vector"
+            return Check("vector_index", "error", detail, facts, build)
+        if index.ef_search is None:
+            detail = f"searches compare every vector: {found.note}"
+            lower = f"PATCH /v1/collections/{collection.name} " + LOWER_TARGET
+            return Check("vector_index", "warning", detail, facts, lower)
+        detail = "searches use the vector index"
+        return Check("vector_index", "ok", detail, facts)
+    large = audit.table.rows * (generation.dim or 0) > EXACT_COMPONENTS
+    if found.policy == "exact" or not large:
+        return Check("vector_index", "ok", "searches compare every vector", facts)
+    if audit.jobs.pending or audit.jobs.processing:
+        return Check("vector_index", "info", "built after the jobs that are open", facts)
+    detail = "large, and without a vector index: " + (found.note or "searches compare every vector")
+    return Check("vector_index", "warning", detail, facts, build)
 
 
 def _statistics(collection: Collection, audit: Audit) -> Check:

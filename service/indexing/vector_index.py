@@ -21,6 +21,7 @@ from service.db.jobs import (
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
 from service.db.queue import QueuedJob, enqueue
+from service.db.upkeep import analyze_if_grown
 from service.db.vector_index import (
     MAX_DIMENSIONS,
     IndexBuilder,
@@ -159,6 +160,7 @@ class _IndexJob:
                 await drop_orphan_partitions(self._database)
                 raise
         await self._finish(builder.notices)
+        await analyze_if_grown(self._database, generation.id)
         await request_index_if_due(self._database, generation)
         return None
 

@@ -318,3 +318,16 @@ def test_the_index_keeps_as_many_candidates_as_are_wanted(
         assert width.rows >= limit
         assert width.ef_search >= min(max(limit, ef_search), EF_SEARCH[-1])
     assert [one.rows for one in tried] == sorted(one.rows for one in tried)
+
+
+async def test_behind_a_pooler_each_search_says_how_wide_it_is(
+    dsn: str, collection: Collection
+) -> None:
+    pooled = await open_database(dsn, size=1, pgbouncer=True)
+    wide = await ask(pooled, collection, VECTORS[3], ef_search=250)
+    assert (wide.method, wide.ef_search, len(wide.candidates)) == ("hnsw", 250, 40)
+    answer = await ask(pooled, collection, VECTORS[3])
+    assert ids(answer)[:10] == exact_ids(VECTORS, VECTORS[3], range(ROWS), 10)
+    async with pooled.read(1) as connection:
+        assert await connection.fetchval("SHOW hnsw.ef_search") == "40"
+    await pooled.close()

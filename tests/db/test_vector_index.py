@@ -16,7 +16,7 @@ from support.vectors import add_vectors, clustered, current, exact_ids, vector_c
 
 from service.db import vector_index as db_vector_index
 from service.db.catalog import delete_collection
-from service.db.jobs import JobInfo, get_job
+from service.db.jobs import JobInfo, get_job, insert_job
 from service.db.pool import Database
 from service.db.vector_index import open_builder
 from service.indexing import recall, vector_index
@@ -357,3 +357,20 @@ async def test_an_index_that_the_server_cannot_build_is_an_error_that_says_why(
     assert job.error is not None
     assert "expected 16 dimensions, not 32" in job.error
     assert await index_names(dsn, collection) == {}
+
+
+async def test_a_load_may_end_before_the_index_is_built_within_bounds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = await vector_collection(database, clustered(400, DIM))
+    async with database.administer() as connection:
+        job_id = await insert_job(connection, 1, collection.id)
+    monkeypatch.setattr(db_vector_index, "EXACT_COMPONENTS", 100 * DIM)
+    assert not await request_index_if_due(database, collection.generation)
+    monkeypatch.setattr(db_vector_index, "EXACT_COMPONENTS", 40 * DIM)
+    assert await request_index_if_due(database, collection.generation)
+    async with database.administer() as connection:
+        await connection.execute("DELETE FROM braid.jobs WHERE kind = 'index'")
+        await connection.execute("UPDATE braid.jobs SET status = 'done' WHERE id = $1", job_id)
+    monkeypatch.setattr(db_vector_index, "EXACT_COMPONENTS", 100 * DIM)
+    assert await request_index_if_due(database, collection.generation)

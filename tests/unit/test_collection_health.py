@@ -7,10 +7,17 @@ import msgspec
 import pytest
 from support.rows import generation_of
 
-from service.db.audit import Audit, FailedDocument, IndexState, JobState, TableState
+from service.db.audit import (
+    Audit,
+    FailedDocument,
+    IndexState,
+    JobState,
+    TableState,
+    VectorIndexState,
+)
 from service.db.segments import Segment
 from service.indexing.health import CollectionHealth, judge
-from service.models import Collection, SearchDefaults
+from service.models import Collection, SearchDefaults, VectorIndex
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 TABLE = TableState(
@@ -25,6 +32,7 @@ TABLE = TableState(
 )
 WELL = Audit(
     indexes=[IndexState("chunks_tsv", "chunks_7_tsv_idx", valid=True)],
+    vector_index=VectorIndexState("auto", None, None, None, None),
     table=TABLE,
     segments=[Segment(1, 0, 10_001, 10_000, 100.0)],
     packed_alive=10_000,
@@ -35,15 +43,25 @@ WELL = Audit(
     jobs=JobState(0, 0, None, None, None),
     generations={"active": 1},
 )
+HNSW = VectorIndex("none", 10_000, 100)
+WITH_HNSW = VectorIndexState("auto", 10_000, 0.995, None, ["chunks_7_hnsw"])
+BELOW = VectorIndexState("auto", 10_000, 0.9, "recall is low", ["chunks_7_hnsw"])
+INDEX = "POST /v1/collections/docs/index"
 OPEN = JobState(1, 0, 5.0, 5.0, None)
 REINDEX = "POST /v1/collections/docs/reindex"
 POST = "POST /v1/collections/docs/documents"
 
 
-def judged(provider: str = "local", dim: int | None = 3, **changes: Any) -> CollectionHealth:
+def judged(
+    provider: str = "local",
+    dim: int | None = 3,
+    index: VectorIndex | None = None,
+    **changes: Any,
+) -> CollectionHealth:
     generation = generation_of(7, provider=provider, dim=dim)
     table = {key: changes.pop(key) for key in list(changes) if hasattr(TABLE, key)}
     audit = msgspec.structs.replace(WELL, table=msgspec.structs.replace(TABLE, **table), **changes)
+    generation = msgspec.structs.replace(generation, vector_index=index)
     return judge(Collection(1, 1, "docs", SearchDefaults(), generation), audit)
 
 
@@ -63,6 +81,15 @@ def test_nothing_wrong_is_ok_everywhere_and_needs_no_fix() -> None:
             "indexes",
             "error",
             "REINDEX TABLE CONCURRENTLY braid.chunks_7",
+        ),
+        ({"dim": 2_000}, "vector_index", "warning", INDEX),
+        ({"dim": 2_000, "jobs": OPEN}, "vector_index", "info", None),
+        ({"index": HNSW}, "vector_index", "error", INDEX),
+        (
+            {"index": VectorIndex("none", 10_000, None), "vector_index": BELOW},
+            "vector_index",
+            "warning",
+            "target_recall",
         ),
         ({"analyzed_at": None}, "statistics", "warning", "ANALYZE braid.chunks_7"),
         ({"modified": 6_000}, "statistics", "warning", "ANALYZE braid.chunks_7"),
@@ -100,6 +127,8 @@ def test_what_is_wrong_is_named_with_what_sets_it_right(
         {"dead": 2_000, "rows": 100},
         {"rows": 4_000, "segments": [], "packed_alive": 0},
         {"average_length": None},
+        {"index": HNSW, "vector_index": WITH_HNSW, "dim": 2_000},
+        {"vector_index": VectorIndexState("exact", None, None, None, None), "dim": 2_000},
     ],
 )
 def test_what_nobody_can_feel_is_no_finding(changes: dict[str, Any]) -> None:
