@@ -11,6 +11,32 @@ from service.models import Candidate, FusionMethod, Weights
 Leg = Literal["dense", "lexical"]
 DEFAULT_RRF_K = 60
 CLASSIC_WEIGHTS = Weights(0.7, 0.3)
+UNCOVERED_DENSE, COVERED_DENSE = 0.7, 0.4
+"""Weight of the dense leg when no row holds a word of the query, and when one holds them all."""
+
+
+class LexicalEvidence(msgspec.Struct, frozen=True):
+    """How far the words of a query can be trusted; each 0..1."""
+
+    coverage: float
+    """Of the query's weight (idf x query tf): what the best row of the lexical leg scores."""
+    identifiers: float
+    """Of the query's weight: what identifiers and their parts hold."""
+
+    @property
+    def dense_weight(self) -> float:
+        """Weight of the dense leg; none for an identifier that a row holds."""
+        words = UNCOVERED_DENSE + (COVERED_DENSE - UNCOVERED_DENSE) * self.coverage
+        return words * (1 - self.identifiers * self.coverage)
+
+    @property
+    def reason(self) -> str:
+        """The evidence in words."""
+        found = f"auto: the best row by words has {self.coverage:.0%} of the query's weight"
+        return found + (f", identifiers {self.identifiers:.0%} of it" if self.identifiers else "")
+
+
+NO_EVIDENCE = LexicalEvidence(0.0, 0.0)
 
 
 class FusionRule(msgspec.Struct, frozen=True):
@@ -105,9 +131,10 @@ def _contributions(
 
 
 def scale_by_distribution(scores: Sequence[float]) -> list[float]:
-    """Scores to 0..1 by their mean +- 3 standard deviations, clipped.
+    """Scores by their mean +- 3 standard deviations: those become 0 and 1.
 
-    Distribution-based score fusion (Mazzeschi 2023). Equal scores all become 0.5.
+    Distribution-based score fusion (Mazzeschi 2023). Nothing goes below 0, but what lies above is
+    not cut: a leg that is sure of a few candidates has them there. Equal scores all become 0.5.
     """
     if not scores:
         return []
@@ -115,25 +142,24 @@ def scale_by_distribution(scores: Sequence[float]) -> list[float]:
     deviation = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
     if deviation <= 1e-12 * max(1.0, abs(mean)):
         return [0.5] * len(scores)
-    return [min(1.0, max(0.0, (score - mean) / (6 * deviation) + 0.5)) for score in scores]
+    return [max(0.0, (score - mean) / (6 * deviation) + 0.5) for score in scores]
 
 
 def choose_rule(
     method: FusionMethod | None,
     weights: Weights | None,
     rrf_k: int | None,
-    *,
-    identifier_query: bool,
+    evidence: LexicalEvidence,
 ) -> FusionRule:
-    """What was asked for, exactly; what nobody set, by what measurement chose (docs/adr/0005)."""
+    """What was asked for, exactly; what nobody set, by what measurement chose (docs/adr/0005).
+
+    The choice is DBSF, the more to the lexical leg the more it found of what the query asks for.
+    """
     if method == "rrf" or (method is None and (weights or rrf_k)):
         return FusionRule(
             "rrf", weights or CLASSIC_WEIGHTS, rrf_k or DEFAULT_RRF_K, "weighted rrf as set"
         )
     if weights:
         return FusionRule("dbsf", weights, DEFAULT_RRF_K, "dbsf with the weights as set")
-    if identifier_query:
-        return FusionRule(
-            "dbsf", Weights(0.2, 0.8), DEFAULT_RRF_K, "auto: the query looks like an identifier"
-        )
-    return FusionRule("dbsf", Weights(0.5, 0.5), DEFAULT_RRF_K, "auto: a natural-language query")
+    dense = round(evidence.dense_weight, 4)
+    return FusionRule("dbsf", Weights(dense, 1 - dense), DEFAULT_RRF_K, evidence.reason)

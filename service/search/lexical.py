@@ -1,7 +1,8 @@
 """The lexical leg: lexemes of the query, their frequencies, and which way answers."""
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+import math
+from collections.abc import Mapping, Sequence, Set
+from itertools import chain, islice
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from service.db.lexical import (
 from service.db.pool import Connection, Database
 from service.db.segments import Segment
 from service.models import Candidate
+from service.search.fusion import NO_EVIDENCE, LexicalEvidence
 from service.search.packed import PackedAnswer, PackedIndex, PackedWeights, search_packed
 from service.search.planning import (
     LexicalPlan,
@@ -38,8 +40,6 @@ from service.text import (
 )
 
 MAX_TOKENS = 100
-RARE_SHARE = 0.01
-RARE_ROWS = 3
 
 
 class LexicalAnswer(msgspec.Struct, frozen=True):
@@ -48,10 +48,19 @@ class LexicalAnswer(msgspec.Struct, frozen=True):
     candidates: list[Candidate]
     weights: Mapping[str, float]
     exact: bool
-    rare_identifier: bool
-    """The query holds an identifier that few rows hold."""
+    named: Set[str] = frozenset()
+    """Lexemes of the query that are identifiers or parts of them."""
     path: Literal["gin", "packed"] = "gin"
     """Whether the index of the rows answered, or the packed posting lists."""
+
+    @property
+    def evidence(self) -> LexicalEvidence:
+        """How well the leg did with this query."""
+        total = math.fsum(self.weights.values())
+        if not self.candidates or not total:
+            return NO_EVIDENCE
+        named = math.fsum(weight for one, weight in self.weights.items() if one in self.named)
+        return LexicalEvidence(min(1.0, self.candidates[0].score / total), named / total)
 
 
 class CorpusCache(msgspec.Struct, frozen=True):
@@ -61,7 +70,7 @@ class CorpusCache(msgspec.Struct, frozen=True):
     packed: PackedIndex
 
 
-NOTHING = LexicalAnswer([], {}, exact=True, rare_identifier=False)
+NOTHING = LexicalAnswer([], {}, exact=True)
 
 
 async def lexical_leg(
@@ -112,13 +121,13 @@ class _Leg:
         lexemes = await self._lexemes(prepared)
         if not lexemes:
             return NOTHING
-        rare = _has_rare_identifier(prepared, lexemes, self._rows)
         weights = weigh(lexemes, self._rows)
+        named = await self._named_lexemes(prepared)
         if self._segments and operator == "or":
             answer = await self._packed(weights)
             if answer is not None:
-                return LexicalAnswer(answer.candidates, weights, answer.exact, rare, path="packed")
-        return await self._bounded(await self._plan_rows(lexemes, weights, clauses), rare)
+                return LexicalAnswer(answer.candidates, weights, answer.exact, named, path="packed")
+        return await self._bounded(await self._plan_rows(lexemes, weights, clauses), named)
 
     async def _plan_rows(
         self,
@@ -146,7 +155,7 @@ class _Leg:
             PackedWeights(positions_of(weights), self._generation.k1),
         )
 
-    async def _bounded(self, chosen: LexicalPlan, rare_identifier: bool) -> LexicalAnswer:
+    async def _bounded(self, chosen: LexicalPlan, named: Set[str]) -> LexicalAnswer:
         if not chosen.tsquery:
             return NOTHING
         connection, query = self._connection, self._query
@@ -157,7 +166,16 @@ class _Leg:
             chosen = LexicalPlan(any_of(chosen.weights), chosen.weights)
             candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
         exact = _is_proven(candidates, chosen, self._plan.request.k)
-        return LexicalAnswer(candidates, chosen.weights, exact, rare_identifier, path="gin")
+        return LexicalAnswer(candidates, chosen.weights, exact, named, path="gin")
+
+    async def _named_lexemes(self, prepared: Prepared) -> Set[str]:
+        """Lexemes of identifiers and of their parts, stemmed as the query's are."""
+        if not prepared.identifiers:
+            return frozenset()
+        lexemes = await self._corpus.statistics.lexemes_of(
+            self._connection, self._analyzer.configuration, prepared.identifier_words
+        )
+        return frozenset(chain(prepared.identifiers, *lexemes.values()))
 
     async def _lexemes(self, prepared: Prepared) -> list[QueryLexeme]:
         """Lexemes with their frequencies.
@@ -245,9 +263,3 @@ def _is_proven(candidates: Sequence[Candidate], plan: LexicalPlan, k: int) -> bo
     if plan.unseen_bound == 0:
         return True
     return len(candidates) >= k and candidates[k - 1].score >= plan.unseen_bound
-
-
-def _has_rare_identifier(prepared: Prepared, lexemes: Sequence[QueryLexeme], rows: int) -> bool:
-    few = max(RARE_ROWS, RARE_SHARE * rows)
-    rare = {one.lexeme for one in lexemes if 0 < one.frequency <= few}
-    return not rare.isdisjoint(prepared.identifiers)

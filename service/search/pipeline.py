@@ -10,7 +10,7 @@ from service.db.vectors import stored_vectors
 from service.errors import UnavailableError
 from service.models import Collection, Vector
 from service.search.diversity import diversify, leaders, side_by_side
-from service.search.fusion import Fused, FusionRule, choose_rule, fuse, single_leg
+from service.search.fusion import NO_EVIDENCE, Fused, FusionRule, choose_rule, fuse, single_leg
 from service.search.grouping import (
     Selection,
     capped,
@@ -129,12 +129,9 @@ class _Search:
         found = merge_parts(parts, limit)
         if plan.mode != "hybrid":
             return None, own_scores(single_leg(*next(iter(found.items()))), parts)
-        rule = choose_rule(
-            plan.method,
-            plan.weights,
-            plan.rrf_k,
-            identifier_query=any(one.lexical and one.lexical.rare_identifier for one in legs),
-        )
+        evidence = (one.lexical.evidence for one in legs if one.lexical)
+        best = max(evidence, key=lambda one: one.coverage, default=NO_EVIDENCE)
+        rule = choose_rule(plan.method, plan.weights, plan.rrf_k, best)
         return rule, own_scores(fuse(found, rule), parts)
 
     async def _diversified(self, fused: list[Fused], selection: Selection) -> Selection:

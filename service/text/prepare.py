@@ -40,6 +40,8 @@ class Prepared(msgspec.Struct, frozen=True):
     stop words, and n-grams as short as a query may be."""
     phrase: str = ""
     """The words in reading order, without variants: what a phrase is searched by."""
+    identifier_words: tuple[str, ...] = ()
+    """Those of `words` that name a thing or are parts of what does."""
     complete: bool = True
     """False when the text has more lexemes than fit."""
 
@@ -112,6 +114,7 @@ def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prep
         else:
             words += token.words
             compound.append(token)
+    named = [token for token in compound if token.identifiers]
     variants = list(chain.from_iterable(token.variants for token in compound))
     exact = Counter(chain.from_iterable(token.exact for token in compound))
     short = Counter(chain.from_iterable(token.short for token in compound))
@@ -124,6 +127,9 @@ def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prep
         tuple(identifiers),
         _stop_pairs(reading, stop_words) + short,
         " ".join(reading),
+        tuple(
+            _folded((word for token in named for word in token.words + token.variants), stop_words)
+        ),
     )
 
 

@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from service.models import Candidate, Weights
 from service.search.fusion import (
+    NO_EVIDENCE,
     FusionRule,
+    LexicalEvidence,
     choose_rule,
     fuse,
     scale_by_distribution,
     single_leg,
 )
+
+IDENTIFIER = LexicalEvidence(coverage=1, identifiers=1)
 
 
 def candidate(row: int, score: float = 1.0, chunk_id: str | None = None) -> Candidate:
@@ -76,8 +80,14 @@ def test_dbsf_of_equal_scores_is_one_half_each() -> None:
     assert scale_by_distribution([]) == []
 
 
-def test_dbsf_clips_an_outlier() -> None:
-    assert max(scale_by_distribution([100.0, *[0.0] * 40])) == 1.0
+def test_dbsf_keeps_how_far_the_best_stand_out() -> None:
+    first, second, *others = scale_by_distribution([101.0, 100.0, *[0.0] * 40])
+    assert first > second > 1.0
+    assert all(0 < other < 0.5 for other in others)
+
+
+def test_dbsf_never_makes_a_candidate_worse_than_an_absent_one() -> None:
+    assert min(scale_by_distribution([*[100.0] * 40, 0.0])) == 0.0
 
 
 def test_one_leg_alone_keeps_its_order_and_scores() -> None:
@@ -89,22 +99,49 @@ def test_one_leg_alone_keeps_its_order_and_scores() -> None:
 
 
 def test_what_is_given_is_obeyed_and_the_rest_is_classic() -> None:
-    assert choose_rule("rrf", None, None, identifier_query=True) == FusionRule(
+    assert choose_rule("rrf", None, None, IDENTIFIER) == FusionRule(
         "rrf", Weights(0.7, 0.3), 60, "weighted rrf as set"
     )
-    given_weights = choose_rule(None, Weights(1, 0), None, identifier_query=True)
+    given_weights = choose_rule(None, Weights(1, 0), None, IDENTIFIER)
     assert (given_weights.method, given_weights.weights) == ("rrf", Weights(1, 0))
-    assert choose_rule(None, None, 5, identifier_query=False).rrf_k == 5
-    assert choose_rule("dbsf", Weights(0.1, 0.9), None, identifier_query=False).weights == Weights(
-        0.1, 0.9
-    )
+    assert choose_rule(None, None, 5, NO_EVIDENCE).rrf_k == 5
+    weighted = choose_rule("dbsf", Weights(0.1, 0.9), None, IDENTIFIER)
+    assert weighted.weights == Weights(0.1, 0.9)
 
 
 def test_auto_leans_to_the_lexical_leg_for_identifiers() -> None:
-    plain = choose_rule(None, None, None, identifier_query=False)
-    identifier = choose_rule(None, None, None, identifier_query=True)
-    assert identifier.weights.lexical > plain.weights.lexical
-    assert plain.method == identifier.method == "dbsf"
+    plain, mixed, alone = (
+        choose_rule(None, None, None, LexicalEvidence(1, share)) for share in (0, 0.5, 1)
+    )
+    assert {one.method for one in (plain, mixed, alone)} == {"dbsf"}
+    assert plain.weights.lexical < mixed.weights.lexical < alone.weights.lexical == 1
+    assert plain.reason == "auto: the best row by words has 100% of the query's weight"
+    assert mixed.reason == f"{plain.reason}, identifiers 50% of it"
+
+
+def test_auto_leans_to_the_dense_leg_the_less_of_the_query_any_row_holds() -> None:
+    weights = [LexicalEvidence(coverage, 0).dense_weight for coverage in (0, 0.5, 1)]
+    assert weights == pytest.approx([0.7, 0.55, 0.4])
+
+
+@given(coverage=st.floats(0, 1), identifiers=st.floats(0, 1))
+def test_auto_weights_are_weights(coverage: float, identifiers: float) -> None:
+    weights = choose_rule(None, None, None, LexicalEvidence(coverage, identifiers)).weights
+    assert 0 <= weights.dense <= 0.7
+    assert weights.dense + weights.lexical == pytest.approx(1)
+
+
+def test_an_identifier_that_no_row_holds_is_left_to_the_dense_leg() -> None:
+    assert LexicalEvidence(0, 1).dense_weight == 0.7
+
+
+def test_candidates_that_only_a_leg_without_weight_found_come_last_in_its_order() -> None:
+    rule = choose_rule(None, None, None, IDENTIFIER)
+    legs = {
+        "dense": [candidate(1, 0.9), candidate(2, 0.8), candidate(3, 0.7)],
+        "lexical": [candidate(7, 9.0), candidate(3, 5.0)],
+    }
+    assert [one.candidate.row for one in fuse(legs, rule)] == [7, 3, 1, 2]
 
 
 legs_of_rows = st.lists(st.integers(1, 30), unique=True, max_size=30)
