@@ -127,5 +127,13 @@ class ProviderError(Exception):
         self.transient = transient
 
 
+class ProviderRefusalError(ProviderError):
+    """The provider refuses every call, whatever it says: the key, the model, the address."""
+
+
+class CallTooLargeError(ProviderError):
+    """One call held more than the provider takes; less of it may pass."""
+
+
 class ConfigurationError(Exception):
     """The operator's settings or environment cannot work; one clear line."""

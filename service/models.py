@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import SecretStr
 
 Vector = NDArray[np.float32]
 """Shape (dim,) for one text or (n, dim) for n texts."""
@@ -19,6 +20,7 @@ JobKind = Literal["ingest", "reindex", "index"]
 JobStatus = Literal["pending", "processing", "done", "error", "paused", "cancelled"]
 Quantization = Literal["none", "binary"]
 IndexPolicy = Literal["auto", "hnsw", "exact"]
+ProviderKind = Literal["voyage", "openai", "cohere", "anthropic", "local"]
 Metadata = dict[str, Any]
 
 
@@ -92,6 +94,17 @@ class Principal(msgspec.Struct, frozen=True):
     collection_ids: frozenset[int] | None = None
     """None: every collection of the team."""
     root: bool = False
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a team registered to use a provider with."""
+
+    id: int
+    team_id: int
+    name: str
+    kind: ProviderKind
+    base_url: str | None
+    secret: SecretStr | None
 
 
 class IncomingChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,7 +29,7 @@ class AccessCache:
         self._changes = changes
         self._clock = clock
         self._known: dict[Asked, _Known] = {}
-        changes.on_change = self.forget
+        changes.subscribe(self.forget)
 
     def forget(self) -> None:
         """Look everything up again: something may have changed."""

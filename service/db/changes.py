@@ -30,7 +30,11 @@ class Changes:
         self._dsn = dsn
         self._clock = clock
         self._current_until = float("-inf")
-        self.on_change: Callable[[], None] = lambda: None
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, forget: Callable[[], None]) -> None:
+        """Have `forget` called whenever something may have changed."""
+        self._subscribers.append(forget)
 
     @property
     def current(self) -> bool:
@@ -51,7 +55,7 @@ class Changes:
         connection = await asyncpg.connect(self._dsn, timeout=ANSWER_SECONDS)
         try:
             await connection.add_listener(CHANNEL, self._heard)
-            self.on_change()
+            self._heard()
             while True:
                 asked = self._clock()
                 await connection.execute("SELECT 1", timeout=ANSWER_SECONDS)
@@ -62,4 +66,5 @@ class Changes:
                 connection.terminate()
 
     def _heard(self, *_notice: Any) -> None:
-        self.on_change()
+        for forget in self._subscribers:
+            forget()

@@ -9,6 +9,7 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from service.indexing.markdown import HEADING, Fence, Fences, begins_block, is_markdown
 from service.models import Generation
 from service.providers.base import Embedder
+from service.text import estimate_tokens
 
 CountTokens: TypeAlias = Callable[[str], int]
 
@@ -58,12 +59,6 @@ def iter_chunks(text: str, chunking: Chunking, *, name: str = "") -> Iterator[Ch
         return _advancing(_plain(text, chunking))
     chunks = _advancing(_markdown(text, chunking))
     return _with_headings_attached(chunks, text, chunking)
-
-
-def estimate_tokens(text: str) -> int:
-    """About the tokens of a multilingual model, for collections that have no embedder."""
-    ascii_characters = len(text.encode("ascii", "ignore"))
-    return -(-ascii_characters // 4) + -(-(len(text) - ascii_characters) // 2)
 
 
 def _advancing(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

@@ -7,12 +7,11 @@ import msgspec
 import numpy as np
 import stamina
 
-from service.errors import ProviderError
+from service.errors import CallTooLargeError, ProviderError, ProviderRefusalError
 from service.models import Vector
 from service.providers.base import Embedder
+from service.text import estimate_tokens
 
-BATCH_TEXTS = 64
-BATCH_CHARACTERS = 100_000
 CONCURRENCY = 4
 CALL_SECONDS = 120.0
 PATIENCE_SECONDS = 10.0
@@ -35,7 +34,7 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
         async with limit:
             return await _embed_batch(embedder, batch)
 
-    batches = _batches(texts)
+    batches = _batches(texts, embedder.batch_texts, embedder.batch_tokens)
     tasks = [asyncio.ensure_future(bounded(batch)) for batch in batches]
     try:
         return _join(await asyncio.gather(*tasks))
@@ -44,14 +43,15 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
             task.cancel()
 
 
-def _batches(texts: Sequence[str]) -> list[Sequence[str]]:
+def _batches(texts: Sequence[str], most_texts: int, most_tokens: int) -> list[Sequence[str]]:
     batches: list[list[str]] = []
-    characters = 0
+    tokens = 0
     for text in texts:
-        characters += len(text)
-        if not batches or len(batches[-1]) == BATCH_TEXTS or characters > BATCH_CHARACTERS:
+        more = estimate_tokens(text)
+        tokens += more
+        if not batches or len(batches[-1]) == most_texts or tokens > most_tokens:
             batches.append([])
-            characters = len(text)
+            tokens = more
         batches[-1].append(text)
     return list(batches)
 
@@ -60,6 +60,13 @@ async def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
     """Embed a batch; when it is refused, find out which texts are."""
     try:
         return await _call(embedder, texts)
+    except ProviderRefusalError as error:
+        return Embeddings([error] * len(texts), frozenset(), 0)
+    except CallTooLargeError as error:
+        if len(texts) == 1:
+            return Embeddings([error], frozenset(), 0)
+        halves = texts[: len(texts) // 2], texts[len(texts) // 2 :]
+        return _join([await _embed_batch(embedder, half) for half in halves])
     except ProviderError as error:
         if error.transient:
             raise

@@ -26,9 +26,16 @@ class Embedder(Protocol):
     dim: int
     max_tokens: int
     """The model's window; a longer text is truncated and reported."""
+    batch_texts: int
+    """Texts that one call takes."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Estimated tokens that one call takes."""
+        ...
 
     async def embed_documents(self, texts: Sequence[str]) -> EmbeddingBatch:
-        """Embed texts as documents; raises `ProviderError`."""
+        """Embed texts as documents; raises `ProviderError`, `CallTooLargeError` for too many."""
         ...
 
     async def embed_query(self, text: str) -> Vector:

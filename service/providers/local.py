@@ -90,6 +90,8 @@ class LocalEmbedder:
     model = MODEL
     dim = DIM
     max_tokens = WINDOW - MARKS - PREFIX_TOKENS
+    batch_texts = 64
+    batch_tokens = 25_000
 
     def __init__(
         self,

@@ -1,15 +1,28 @@
-"""Which module makes the embedder of each provider kind: a new one is one file and one line."""
+"""Which module serves each kind of provider: a new kind is one file and one line a capability."""
 
+from functools import cache
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from service.errors import ProviderError
 from service.providers.base import Embedder
 
+if TYPE_CHECKING:
+    from service.providers.outbound import Account
+
+REMOTES = {
+    "anthropic": "service.providers.anthropic",
+    "cohere": "service.providers.cohere",
+    "openai": "service.providers.openai",
+    "voyage": "service.providers.voyage",
+}
+"""Kind of a service over HTTP: module with `KIND`."""
 EMBEDDERS = {
     "local": "service.providers.local",
+    "openai": "service.providers.openai",
+    "voyage": "service.providers.voyage",
 }
 """Provider kind: module with `create(model, dim, options)`, imported when first used."""
 
@@ -19,6 +32,30 @@ class EmbedderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     document_threads: int = 1
     query_threads: int = 2
+    account: "Account | None" = None
+    """Whose name calls to a service are made in."""
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A call that costs next to nothing and tells whether a key works."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+class RemoteKind(Protocol):
+    """What all calls to one kind of service share."""
+
+    base_url: str
+
+    def headers(self, secret: str) -> dict[str, str]:
+        """How a key is sent."""
+        ...
+
+    def probe(self, model: str | None) -> Probe:
+        """The cheapest call that checks the key, and the model if one is named."""
+        ...
 
 
 class EmbedderFactory(Protocol):
@@ -27,6 +64,14 @@ class EmbedderFactory(Protocol):
     def create(self, model: str, dim: int | None, options: EmbedderOptions) -> Embedder:
         """Make or share an embedder; raises `ProviderError` when it cannot work."""
         ...
+
+
+@cache
+def remote_kind(kind: str) -> RemoteKind:
+    """What calls to this kind of service share; raises `ProviderError` for one in this process."""
+    if kind not in REMOTES:
+        raise ProviderError(f"{kind} is no service")
+    return cast(RemoteKind, import_module(REMOTES[kind]).KIND)
 
 
 def create_embedder(

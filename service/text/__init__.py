@@ -8,5 +8,7 @@ from service.text.prepare import Analyzer as Analyzer
 from service.text.prepare import Prepared as Prepared
 from service.text.prepare import prepare as prepare
 from service.text.stop_words import STOP_WORD_CANDIDATES as STOP_WORD_CANDIDATES
+from service.text.tokens import clip_tokens as clip_tokens
+from service.text.tokens import estimate_tokens as estimate_tokens
 from service.text.websearch import Clause as Clause
 from service.text.websearch import parse_websearch as parse_websearch

@@ -19,6 +19,9 @@ class HashedEmbedder:
     call waits for it first. `documents` and `queries` record what was embedded.
     """
 
+    batch_texts = 64
+    batch_tokens = 25_000
+
     def __init__(
         self,
         dim: int = 64,

@@ -76,7 +76,7 @@ async def test_a_change_makes_it_look_again(cache: AccessCache, changes: Hearing
     table = Table(access())
     await cache.get(ASKED, table.look_up)
     table.access = None
-    changes.on_change()
+    changes._heard()
     assert await cache.get(ASKED, table.look_up) is None
 
 

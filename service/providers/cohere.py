@@ -1,0 +1,24 @@
+"""Cohere: reranking."""
+
+import msgspec
+
+from service.providers.registry import Probe
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What all calls share."""
+
+    base_url: str = "https://api.cohere.com"
+
+    def headers(self, secret: str) -> dict[str, str]:
+        """The key as a bearer token."""
+        return {"Authorization": f"Bearer {secret}"}
+
+    def probe(self, model: str | None) -> Probe:
+        """The list of models costs nothing; a named model ranks one word."""
+        if model is None:
+            return Probe("GET", "/v1/models?page_size=1")
+        return Probe("POST", "/v2/rerank", {"model": model, "query": "key", "documents": ["key"]})
+
+
+KIND = Kind()
