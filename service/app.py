@@ -22,6 +22,7 @@ from service.api import (
     health,
     jobs,
     keys,
+    providers,
     records,
     reindex,
     schema_page,
@@ -39,16 +40,20 @@ from service.api.head import Headed
 from service.api.languages import Languages
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
-from service.api.services import Services, provide_services
+from service.api.services import ProviderServices, Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
 from service.db.changes import Changes
+from service.db.credentials import Credentials
 from service.db.migrate import newest_revision
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
 from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
+from service.providers.addresses import parse_allowed
 from service.providers.embedders import Embedders
+from service.providers.outbound import Accounts, Outbound
 from service.providers.registry import EmbedderOptions
+from service.sealing import Sealer, parse_keys
 from service.search.legs import SearchServices
 from service.search.lexical import CorpusCache
 from service.search.packed import PackedIndex
@@ -58,7 +63,7 @@ from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log
 
 Role = Literal["search", "index", "all"]
-MakeEmbedders = Callable[[Settings], Embedders]
+MakeEmbedders = Callable[[Settings, Accounts], Embedders]
 
 READ: Sequence[ControllerRouterHandler] = (
     collections.list_collections,
@@ -90,6 +95,10 @@ WRITE: Sequence[ControllerRouterHandler] = (
     keys.list_keys,
     keys.revoke_key,
     keys.rotate_key,
+    providers.create_provider,
+    providers.list_providers,
+    providers.delete_provider,
+    providers.check_provider,
     teams.create_team,
     teams.list_teams,
     vector_index.build_index,
@@ -131,9 +140,22 @@ def _from_environment(role: Role) -> Litestar:
     return app
 
 
-def local_embedders(settings: Settings) -> Embedders:
-    """The embedders that are installed."""
-    return Embedders(EmbedderOptions(document_threads=settings.embedding_threads))
+def local_embedders(settings: Settings, accounts: Accounts | None = None) -> Embedders:
+    """The embedders that are installed, and those of the accounts."""
+    options = EmbedderOptions(document_threads=settings.embedding_threads)
+    return Embedders(options, accounts=accounts)
+
+
+def provider_services(
+    settings: Settings, database: Database, changes: Changes | None = None
+) -> ProviderServices:
+    """What it takes to call registered providers; raises `ConfigurationError`."""
+    given = settings.secret_key
+    sealer = Sealer(parse_keys(given.get_secret_value() if given else ""))
+    outbound = Outbound(
+        parse_allowed(settings.allowed_base_urls), calls_per_team=settings.provider_calls_per_team
+    )
+    return ProviderServices(sealer, Credentials(database, sealer, changes), outbound)
 
 
 def create_app_for(
@@ -210,10 +232,12 @@ async def _running(
     async with contextlib.AsyncExitStack() as stack:
         database = await _open_database(settings)
         stack.push_async_callback(database.close)
-        embedders = make_embedders(settings)
-        stack.push_async_callback(embedders.close)
         changes = Changes(_database_url(settings))
-        services = _services(settings, database, embedders, AccessCache(changes))
+        outside = provider_services(settings, database, changes)
+        stack.push_async_callback(outside.outbound.close)
+        embedders = make_embedders(settings, outside.accounts)
+        stack.push_async_callback(embedders.close)
+        services = _services(settings, database, outside, embedders, AccessCache(changes))
         if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
             await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(_background("warm-up", _warm(role, embedders)))
@@ -242,12 +266,17 @@ def _database_url(settings: Settings) -> str:
 
 
 def _services(
-    settings: Settings, database: Database, embedders: Embedders, access: AccessCache
+    settings: Settings,
+    database: Database,
+    outside: ProviderServices,
+    embedders: Embedders,
+    access: AccessCache,
 ) -> Services:
     return Services(
         settings=settings,
         database=database,
         access=access,
+        providers=outside,
         embedders=embedders,
         search=SearchServices(database, embedders, CorpusCache(StatisticsCache(), PackedIndex())),
         gate=Gate(settings.max_concurrent_searches),

@@ -53,9 +53,7 @@ class Sealer:
             raise SealError("the secret was sealed with a key that is not in BRAID_SECRET_KEY")
         nonce = sealed[1 + ID_BYTES : 1 + ID_BYTES + NONCE_BYTES]
         try:
-            return key.decrypt(
-                nonce, sealed[1 + ID_BYTES + NONCE_BYTES :], place.encode()
-            ).decode()
+            return key.decrypt(nonce, sealed[1 + ID_BYTES + NONCE_BYTES :], place.encode()).decode()
         except (InvalidTag, ValueError) as error:
             raise SealError("the secret does not belong where it is stored") from error
 

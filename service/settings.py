@@ -39,6 +39,16 @@ class Settings(BaseSettings):
     allowed_base_urls: str = Field(
         "", description="comma-separated provider addresses that teams may use"
     )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="comma-separated keys that provider secrets are sealed with, newest first",
+    )
+    provider_calls_per_team: int = Field(
+        8,
+        ge=1,
+        le=1000,
+        description="calls to providers in flight for a team, by searches and by indexing each",
+    )
     embedding_threads: int = Field(
         1, ge=1, le=64, description="documents that the local model embeds at the same time"
     )

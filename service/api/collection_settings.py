@@ -114,7 +114,7 @@ async def create_collection(
     principal: CurrentPrincipal,
 ) -> CollectionInfo:
     """Create a collection with its first generation; with `collection_key` also a key for it."""
-    new = await _checked(data, services)
+    new = await _checked(data, services, principal.team_id)
     key = _collection_key(data.collection_key, services)
     async with services.database.administer() as connection:
         collection_id, _ = await catalog.insert_collection(connection, principal.team_id, new)
@@ -156,9 +156,9 @@ def _index_settings(search: SearchDefaults) -> tuple[Quantization, float]:
     return search.quantization, search.target_recall
 
 
-async def _checked(data: CollectionRequest, services: Services) -> NewCollection:
+async def _checked(data: CollectionRequest, services: Services, team_id: int) -> NewCollection:
     await checked_language(data.language, services)
-    model, dim = await checked_embedding(data.embedding, services)
+    model, dim = await checked_embedding(data.embedding, services, team_id)
     size, overlap = checked_chunking(data.chunking)
     search = data.search
     return NewCollection(

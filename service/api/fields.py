@@ -20,6 +20,8 @@ Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 GIVEN_KEY_PATTERN = r"^[!-~]{16,128}" + END
 GivenKey = Annotated[str, Meta(pattern=GIVEN_KEY_PATTERN)]
+SECRET_PATTERN = r"^[!-~]{1,4096}" + END
+Secret = Annotated[str, Meta(pattern=SECRET_PATTERN)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
@@ -33,6 +35,7 @@ _IN_WORDS = {
     for pattern, words in {
         NAME_PATTERN: NAME_WORDS,
         PRINTABLE: "must hold no control characters",
+        SECRET_PATTERN: "must be 1 to 4096 printable ASCII characters without spaces",
         GIVEN_KEY_PATTERN: "must be 16 to 128 printable ASCII characters without spaces",
     }.items()
 }

@@ -7,9 +7,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from service.api.fields import ModelName
 from service.api.services import Services
-from service.errors import InvalidRequestError, ProviderError
+from service.errors import InvalidRequestError, ProviderError, UnavailableError
 from service.models import AnalyzerKind, Generation
-from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER, provider_names
+from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER
+from service.providers.outbound import UnknownProviderError
 
 DEFAULT_CHUNK_SIZE = 512
 OVERLAP_PART = 8
@@ -21,7 +22,7 @@ Dimension = Annotated[int, Meta(ge=1, le=16_000)]
 
 
 class EmbeddingChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who makes the vectors: `local` (the bundled model) or `none` (the client, or nobody)."""
+    """Who makes the vectors: `local` (the bundled model), `none`, or a registered provider."""
 
     provider: ProviderName = "local"
     model: ModelName | None = None
@@ -69,24 +70,29 @@ async def checked_language(language: str, services: Services) -> str:
 
 
 async def checked_embedding(
-    asked: EmbeddingChoice | EmbeddingChange, services: Services
+    asked: EmbeddingChoice | EmbeddingChange, services: Services, team_id: int
 ) -> tuple[str | None, int | None]:
     """Model and dimension; raises `InvalidRequestError` when there is no such embedder."""
-    if asked.provider not in provider_names():
-        known = ", ".join(provider_names())
-        raise InvalidRequestError.at("/embedding/provider", f"must be one of: {known}")
     if asked.provider == NO_PROVIDER:
         if asked.model is not None:
             raise InvalidRequestError.at("/embedding/model", "provider none has no model")
         return None, asked.dim
-    model = asked.model or DEFAULT_MODELS.get(asked.provider)
-    if model is None:
-        raise InvalidRequestError.at("/embedding/model", "is required for this provider")
+    embedders = services.embedders
     try:
-        embedder = await services.embedders.find(asked.provider, model, asked.dim)
+        kind = await embedders.kind_of(asked.provider, team_id=team_id)
+        model = asked.model or DEFAULT_MODELS.get(kind)
+        if model is None:
+            raise InvalidRequestError.at("/embedding/model", "is required for this provider")
+        dim = await embedders.check(asked.provider, model, asked.dim, team_id=team_id)
+    except UnknownProviderError as error:
+        raise InvalidRequestError.at(
+            "/embedding/provider", "must be local, none or the name of a registered provider"
+        ) from error
     except ProviderError as error:
+        if error.transient:
+            raise UnavailableError(f"the dimension cannot be found out: {error}") from error
         raise InvalidRequestError.at("/embedding", str(error)) from error
-    return model, embedder.dim
+    return model, dim
 
 
 def checked_chunking(asked: Chunking) -> tuple[int, int]:
@@ -108,7 +114,7 @@ async def wanted_generation(
     if changes.analyzer is not UNSET:
         fields["analyzer"] = changes.analyzer
     if changes.embedding is not UNSET:
-        model, dim = await checked_embedding(changes.embedding, services)
+        model, dim = await checked_embedding(changes.embedding, services, active.team_id)
         fields.update(provider=changes.embedding.provider, model=model, dim=dim)
     if changes.chunking is not UNSET:
         fields["chunk_size"], fields["chunk_overlap"] = checked_chunking(changes.chunking)

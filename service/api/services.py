@@ -9,10 +9,26 @@ from litestar.di import NamedDependency
 from service.api.access_cache import AccessCache
 from service.api.admission import Gate
 from service.api.languages import Languages
+from service.db.credentials import Credentials
 from service.db.pool import Database
 from service.providers.embedders import Embedders
+from service.providers.outbound import Accounts, Outbound
+from service.sealing import Sealer
 from service.search.legs import SearchServices
 from service.settings import Settings
+
+
+class ProviderServices(msgspec.Struct, frozen=True):
+    """What it takes to call the services that teams have registered."""
+
+    sealer: Sealer
+    credentials: Credentials
+    outbound: Outbound
+
+    @property
+    def accounts(self) -> Accounts:
+        """The registered providers by team and name."""
+        return Accounts(self.credentials, self.outbound)
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -21,6 +37,7 @@ class Services(msgspec.Struct, frozen=True):
     settings: Settings
     database: Database
     access: AccessCache
+    providers: ProviderServices
     embedders: Embedders
     search: SearchServices
     gate: Gate

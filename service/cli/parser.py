@@ -26,7 +26,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"braid {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_up, _serve, _worker, _migrate, _index, _search, _keys, _openapi):
+    for add in (_up, _serve, _worker, _migrate, _index, _search, _keys, _reseal, _openapi):
         add(commands)
     return parser
 
@@ -180,6 +180,15 @@ def _action(actions: Any, name: str, summary: str) -> Parser:
         "--team", metavar="NAME", help="team to act for; needs the root key (default: its own)"
     )
     return parser
+
+
+def _reseal(commands: Any) -> None:
+    _command(
+        commands,
+        "reseal",
+        "seal provider secrets anew with the newest key of BRAID_SECRET_KEY",
+        "Works on BRAID_DATABASE_URL. Afterwards the older keys can be taken from the list.",
+    )
 
 
 def _openapi(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""The key that `braid up` makes once and keeps in its data directory."""
+"""The keys that `braid up` makes once and keeps in its data directory."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,7 @@ from service.security import new_key
 from service.settings import Settings
 
 FILE_NAME = "root-key"
+SECRET_FILE_NAME = "secret-key"  # noqa: S105 - the name of a file
 
 
 def data_dir(settings: Settings) -> Path:
@@ -25,8 +26,17 @@ def read_root_key(folder: Path) -> str | None:
 
 
 def ensure_root_key(folder: Path) -> str:
-    """The key kept in `folder`, made if there is none; readable by this account only."""
-    path = folder / FILE_NAME
+    """The root key kept in `folder`, made if there is none; readable by this account only."""
+    return _ensure(folder, FILE_NAME)
+
+
+def ensure_secret_key(folder: Path) -> str:
+    """The same for the key that provider secrets are sealed with."""
+    return _ensure(folder, SECRET_FILE_NAME)
+
+
+def _ensure(folder: Path, name: str) -> str:
+    path = folder / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and (kept := path.read_text().strip()):

@@ -20,7 +20,7 @@ from service.cli.client import Api
 from service.cli.console import COMPLAINT, CommandError, complain, out
 from service.cli.invocation import own_command
 from service.cli.parser import Arguments
-from service.cli.rootkey import FILE_NAME, data_dir, ensure_root_key
+from service.cli.rootkey import FILE_NAME, data_dir, ensure_root_key, ensure_secret_key
 from service.cli.sample import COLLECTION, QUESTION, load_sample
 from service.cli.server import free_port
 from service.db.embedded import EmbeddedPostgres, find_tree
@@ -42,6 +42,7 @@ class Place(msgspec.Struct, frozen=True):
     port: int
     key: str
     made_key: bool
+    secret_key: str
 
     @property
     def url(self) -> str:
@@ -97,7 +98,9 @@ def _place(arguments: Arguments, settings: Settings) -> Place:
     port = free_port(host, settings.port if arguments.port is None else arguments.port)
     given = settings.root_api_key
     key = given.get_secret_value() if given else ensure_root_key(folder)
-    return Place(folder, host, port, key, made_key=given is None)
+    sealing = settings.secret_key
+    secret_key = sealing.get_secret_value() if sealing else ensure_secret_key(folder)
+    return Place(folder, host, port, key, made_key=given is None, secret_key=secret_key)
 
 
 @contextlib.contextmanager
@@ -142,6 +145,7 @@ def _environment(place: Place, database_url: str) -> dict[str, str]:
     return dict(os.environ) | {
         "BRAID_DATABASE_URL": database_url,
         "BRAID_ROOT_API_KEY": place.key,
+        "BRAID_SECRET_KEY": place.secret_key,
         "BRAID_HOST": place.host,
         "BRAID_PORT": str(place.port),
     }

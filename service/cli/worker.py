@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from service.app import local_embedders
+from service.app import local_embedders, provider_services
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
 from service.db.pool import open_database
@@ -25,7 +25,8 @@ async def _work(settings: Settings) -> None:
     await check_schema(dsn)
     telemetry = configure_telemetry(settings)
     database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
-    embedders = local_embedders(settings)
+    outside = provider_services(settings, database)
+    embedders = local_embedders(settings, outside.accounts)
     worker = Worker(
         database,
         dsn,
@@ -42,5 +43,6 @@ async def _work(settings: Settings) -> None:
         await worker.run()
     finally:
         await embedders.close()
+        await outside.outbound.close()
         await database.close()
         telemetry.shutdown()

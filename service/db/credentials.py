@@ -19,7 +19,7 @@ INSERT = f"""
 INSERT INTO braid.provider_credentials (team_id, name, kind, base_url) VALUES ($1, $2, $3, $4)
 ON CONFLICT (team_id, name) DO NOTHING RETURNING {COLUMNS}
 """
-SET_SECRET = "UPDATE braid.provider_credentials SET sealed_secret = $2 WHERE id = $1"
+STORE_SEALED = "UPDATE braid.provider_credentials SET sealed_secret = $2 WHERE id = $1"
 LIST = f"""
 SELECT {COLUMNS} FROM braid.provider_credentials WHERE team_id = $1 ORDER BY id LIMIT $2 OFFSET $3
 """
@@ -93,7 +93,7 @@ async def insert_credential(
         raise ConflictError("a provider of this name exists")
     if new.secret is not None:
         sealed = sealer.seal(new.secret.get_secret_value(), place_of(row))
-        await connection.execute(SET_SECRET, row["id"], sealed)
+        await connection.execute(STORE_SEALED, row["id"], sealed)
     return _shown(row, has_key=new.secret is not None)
 
 
@@ -133,7 +133,7 @@ async def reseal(connection: Connection, sealer: Sealer) -> tuple[int, list[int]
         except SealError:
             closed.append(row["id"])
             continue
-        await connection.execute(SET_SECRET, row["id"], sealer.seal(secret, place_of(row)))
+        await connection.execute(STORE_SEALED, row["id"], sealer.seal(secret, place_of(row)))
         resealed += 1
     return resealed, closed
 

@@ -60,29 +60,27 @@ async def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
     """Embed a batch; when it is refused, find out which texts are."""
     try:
         return await _call(embedder, texts)
-    except ProviderRefusalError as error:
-        return Embeddings([error] * len(texts), frozenset(), 0)
-    except CallTooLargeError as error:
-        if len(texts) == 1:
-            return Embeddings([error], frozenset(), 0)
-        halves = texts[: len(texts) // 2], texts[len(texts) // 2 :]
-        return _join([await _embed_batch(embedder, half) for half in halves])
     except ProviderError as error:
         if error.transient:
             raise
-        if len(texts) == 1:
-            return Embeddings([error], frozenset(), 0)
-    middle = len(texts) // 2
-    first = await _embed_batch(embedder, texts[:middle])
-    if middle > 1 and all(isinstance(one, ProviderError) for one in first.vectors):
-        last = await _embed_batch(embedder, texts[-1:])
+        if len(texts) == 1 or isinstance(error, ProviderRefusalError):
+            return Embeddings([error] * len(texts), frozenset(), 0)
+        halves = texts[: len(texts) // 2], texts[len(texts) // 2 :]
+        if isinstance(error, CallTooLargeError):
+            return _join([await _embed_batch(embedder, half) for half in halves])
+    return await _embed_halves(embedder, *halves)
+
+
+async def _embed_halves(embedder: Embedder, one: Sequence[str], other: Sequence[str]) -> Embeddings:
+    first = await _embed_batch(embedder, one)
+    if len(one) > 1 and all(isinstance(vector, ProviderError) for vector in first.vectors):
+        last = await _embed_batch(embedder, other[-1:])
         if isinstance(last.vectors[0], ProviderError):
             # The service, not a text: asking for each of the others would only repeat it.
-            between = [first.vectors[0]] * (len(texts) - middle - 1)
+            between = [first.vectors[0]] * (len(other) - 1)
             return Embeddings([*first.vectors, *between, last.vectors[0]], frozenset(), 0)
-        rest = [await _embed_batch(embedder, texts[middle:-1]), last]
-        return _join([first, *rest])
-    return _join([first, await _embed_batch(embedder, texts[middle:])])
+        return _join([first, await _embed_batch(embedder, other[:-1]), last])
+    return _join([first, await _embed_batch(embedder, other)])
 
 
 async def _call(embedder: Embedder, texts: Sequence[str]) -> Embeddings:

@@ -11,6 +11,7 @@ from service.errors import ConfigurationError
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_CHARACTERS = 2048
 UNFIT = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\]")
+HOST_NAME = re.compile(r"[a-z0-9_.-]+")
 ENCODED = re.compile(r"%(?:2e|2f|5c)", re.IGNORECASE)
 
 
@@ -40,7 +41,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """Parse a base URL; raises `ValueError` with the reason for anything that is not a plain one."""
+    """Parse a base URL; raises `ValueError` with the reason when it is not a plain one."""
     return _parse(url, any_port=False)
 
 
@@ -70,7 +71,7 @@ def _parse(url: str, *, any_port: bool) -> Address:
     _check(url, parts)
     # `.hostname` and `.port` raise ValueError for what is none.
     host = (parts.hostname or "").rstrip(".")
-    if not host:
+    if not HOST_NAME.fullmatch(host) and ":" not in host:
         raise ValueError("must name a host")
     port = parts.port or DEFAULT_PORTS[parts.scheme]
     return Address(parts.scheme, host, port, parts.path.rstrip("/"))

@@ -20,7 +20,9 @@ class Kind(msgspec.Struct, frozen=True):
 
     def probe(self, model: str | None) -> Probe:
         """The list of models, or one of them, costs nothing."""
-        return Probe("GET", f"/v1/models/{quote(model, safe='')}" if model else "/v1/models?limit=1")
+        return Probe(
+            "GET", f"/v1/models/{quote(model, safe='')}" if model else "/v1/models?limit=1"
+        )
 
 
 KIND = Kind()

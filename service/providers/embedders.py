@@ -86,6 +86,12 @@ class Embedders:
             raise ProviderError(f"a provider of kind {kind} has no embeddings")
         return await self._of_account(account, model, dim)
 
+    async def kind_of(self, provider: str, *, team_id: int) -> str:
+        """The kind of a bundled or registered provider; raises `UnknownProviderError`."""
+        if provider == BUNDLED or self._accounts is None:
+            return provider
+        return (await self._accounts.find(team_id, provider)).credential.kind
+
     async def check(self, provider: str, model: str, dim: int | None, *, team_id: int) -> int:
         """The dimension of a model that can be used; raises `ProviderError`.
 

@@ -29,7 +29,7 @@ class Kind(msgspec.Struct, frozen=True):
 KIND = Kind()
 
 
-class Dialect(msgspec.Struct, frozen=True):
+class Dialect(msgspec.Struct):
     """`POST /embeddings`; documents and queries are embedded alike."""
 
     path: str = "/embeddings"

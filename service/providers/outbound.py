@@ -14,10 +14,11 @@ from service import __version__
 from service.errors import CallTooLargeError, ProviderError, ProviderRefusalError
 from service.models import Credential
 from service.providers.addresses import Address, is_allowed, parse_address
-from service.providers.registry import remote_kind
+from service.providers.registry import REMOTES, remote_kind
 
 Purpose = Literal["index", "search"]
 
+OPERATORS_LIST = "BRAID_ALLOWED_BASE_URLS"
 MAX_ANSWER_BYTES = 256 * 2**20
 CONNECT_SECONDS = 10.0
 CALL_SECONDS = 300.0
@@ -84,7 +85,7 @@ class Outbound:
     """The HTTP client, the addresses it may go to, and the calls in flight of each team."""
 
     def __init__(self, allowed: Iterable[Address] = (), *, calls_per_team: int = 8) -> None:
-        self._allowed = tuple(allowed)
+        self.allowed = tuple(allowed)
         self._calls_per_team = calls_per_team
         self._places: WeakValueDictionary[tuple[int, Purpose], asyncio.Semaphore] = (
             WeakValueDictionary()
@@ -99,14 +100,16 @@ class Outbound:
         return Account(self, credential, self._address(credential))
 
     def _address(self, credential: Credential) -> str:
+        if credential.kind not in REMOTES:
+            return ""
         if credential.base_url is None:
             return remote_kind(credential.kind).base_url
         try:
             address = parse_address(credential.base_url)
         except ValueError as error:
             raise ProviderRefusalError("the provider's address is no longer valid") from error
-        if not is_allowed(address, self._allowed):
-            raise ProviderRefusalError("the provider's address is not in BRAID_ALLOWED_BASE_URLS")
+        if not is_allowed(address, self.allowed):
+            raise ProviderRefusalError(f"the provider's address is not in {OPERATORS_LIST}")
         return address.url
 
     def place(self, team_id: int, purpose: Purpose) -> asyncio.Semaphore:

@@ -33,7 +33,7 @@ class Kind(msgspec.Struct, frozen=True):
 KIND = Kind()
 
 
-class Dialect(msgspec.Struct, frozen=True):
+class Dialect(msgspec.Struct):
     """`POST /embeddings`; a text that is too long is refused, not cut in silence."""
 
     call_tokens: int

@@ -129,6 +129,10 @@ OPENS = {
     ("GET", "/v1/keys"): ["admin"],
     ("DELETE", "/v1/keys/{key_id}"): ["admin"],
     ("POST", "/v1/keys/{key_id}/rotate"): ["admin"],
+    ("POST", "/v1/providers"): ["admin"],
+    ("GET", "/v1/providers"): ["admin"],
+    ("DELETE", "/v1/providers/{provider_id}"): ["admin"],
+    ("POST", "/v1/providers/{provider_id}/check"): ["admin"],
     ("POST", "/v1/teams"): [],
     ("GET", "/v1/teams"): [],
 }
@@ -152,7 +156,10 @@ async def test_each_scope_opens_its_routes_and_no_other(
         key = await new_key(client, scope)
         for (method, template), scopes in OPENS.items():
             # An unknown parameter: whoever gets past the guard is told of it.
-            path = template.format(name="docs", key_id=1, job_id=1, doc_id="a") + "?bogus=1"
+            path = (
+                template.format(name="docs", key_id=1, provider_id=1, job_id=1, doc_id="a")
+                + "?bogus=1"
+            )
             response = await client.request(method, path, headers=key)
             expected = 400 if scope in scopes else 403
             assert response.status_code == expected, (scope, method, template, response.text)
@@ -163,7 +170,7 @@ async def test_routes_without_a_key_are_the_public_ones(app: Litestar) -> None:
         for route in app.routes:
             for method in route.methods - {"OPTIONS"}:
                 path = route.path_format.format(
-                    name="docs", key_id=1, job_id=1, doc_id="a", asset="page.js"
+                    name="docs", key_id=1, provider_id=1, job_id=1, doc_id="a", asset="page.js"
                 )
                 response = await client.request(method, path)
                 if path.startswith("/v1/"):

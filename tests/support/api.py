@@ -12,7 +12,8 @@ from support.hashed_embedder import HashedEmbedder
 from service.app import Role, create_app_for
 from service.providers.base import Embedder
 from service.providers.embedders import Embedders
-from service.providers.registry import EmbedderOptions
+from service.providers.outbound import Accounts
+from service.providers.registry import EmbedderOptions, create_embedder
 from service.settings import Settings
 
 ROOT_KEY = "root-key-of-the-tests"
@@ -22,11 +23,14 @@ ROOT = {"X-API-Key": ROOT_KEY}
 def hashed_embedder(
     provider: str, model: str, dim: int | None, options: EmbedderOptions | None
 ) -> Embedder:
+    if options is not None and options.account is not None:
+        return create_embedder(provider, model, dim, options)
     return HashedEmbedder()
 
 
-def hashed_embedders(settings: Settings) -> Embedders:
-    return Embedders(EmbedderOptions(), hashed_embedder)
+def hashed_embedders(settings: Settings, accounts: Accounts) -> Embedders:
+    """Hashed n-grams instead of the bundled model; registered providers are real."""
+    return Embedders(EmbedderOptions(), hashed_embedder, accounts)
 
 
 @contextlib.asynccontextmanager

@@ -73,6 +73,9 @@ class FakeAnthropic(FakeServer):
             return Answer({"data": [], "has_more": False, "first_id": None, "last_id": None})
         if "anthropic-version" not in call.headers:
             return error(400, "invalid_request_error", "anthropic-version: header is required")
+        return self._route(call)
+
+    def _route(self, call: Call) -> Answer:
         if call.path == "/v1/messages":
             return self._message(call.body)
         if call.path == "/v1/messages/count_tokens":

@@ -139,6 +139,8 @@ async def _left(reader: asyncio.StreamReader, seconds: float | None) -> bool:
             await reader.read(1)
     except TimeoutError:
         return False
+    except ConnectionError:
+        return True
     return True
 
 

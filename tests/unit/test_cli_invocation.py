@@ -45,7 +45,7 @@ def test_a_module_is_called_through_its_python(monkeypatch):
 
 @pytest.mark.parametrize("made", [True, False])
 def test_the_curl_line_sends_the_key(tmp_path, made):
-    place = Place(tmp_path, "127.0.0.1", 8000, "the-root-key", made_key=made)
+    place = Place(tmp_path, "127.0.0.1", 8000, "the-root-key", made_key=made, secret_key="s" * 32)
     command = _curl(place).removeprefix("curl")
     ran = subprocess.run(
         "printf '%s\\n'" + command,
