@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.rows import stored_collection
+from support.rows import add_rows, stored_collection
 
 from service.db.candidates import CandidateQuery
 from service.db.lexical import QueryLexeme
 from service.db.pool import Database
+from service.indexing import packing
+from service.indexing.packing import pack_if_grown
 from service.models import Collection, Generation
 from service.search import lexical, statistics
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
@@ -65,14 +67,21 @@ async def ask(
     return await lexical_leg(database, CorpusCache(StatisticsCache(), PackedIndex()), plan, query)
 
 
-@pytest.mark.parametrize("exact_rows", [2000, 0], ids=["counted", "from statistics"])
+@pytest.mark.parametrize(
+    ("exact_rows", "packed"),
+    [(2000, False), (0, False), (0, True)],
+    ids=["counted", "from statistics", "packed"],
+)
 async def test_scores_are_bm25(
-    database: Database, monkeypatch: pytest.MonkeyPatch, exact_rows: int
+    database: Database, monkeypatch: pytest.MonkeyPatch, exact_rows: int, packed: bool
 ) -> None:
+    monkeypatch.setattr(packing, "FRESH_ROWS", 100)
     monkeypatch.setattr(lexical, "EXACT_ROWS", exact_rows)
     monkeypatch.setattr(statistics, "EXACT_ROWS", exact_rows)
     texts = corpus(500)
     collection = await stored_collection(database, texts)
+    if packed:
+        assert await pack_if_grown(database, collection.generation)
     for numbers in ("0 7 300", "1 1 50", "399", "9999 3"):
         question = " ".join(word(int(number)) for number in numbers.split())
         expected = bm25(texts, question)
@@ -80,6 +89,27 @@ async def test_scores_are_bm25(
         found = {one.chunk_id: one.score for one in answer.candidates}
         assert found == pytest.approx(expected, rel=1e-3)
         assert answer.exact
+        assert answer.path == ("packed" if packed else "gin")
+
+
+async def test_a_word_in_more_rows_than_there_were_ranks_them_still(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lexical, "EXACT_ROWS", 0)
+    monkeypatch.setattr(statistics, "EXACT_ROWS", 0)
+    collection = await stored_collection(database, corpus(50))
+    known = CorpusCache(StatisticsCache(lambda: 0.0), PackedIndex())
+    before = await known.statistics.of(database, collection.generation)
+    await add_rows(database, collection.generation, ["new"] * 40 + ["new new"] * 40, after=1000)
+    plan = plan_search(SearchRequest(Query(text="new"), mode="text"), collection)
+    query = CandidateQuery(collection.generation.id, "chunks", None, 80, None)
+    answer = await lexical_leg(database, known, plan, query)
+    assert before.rows == 50
+    assert len(answer.candidates) == 80
+    assert {one.chunk_id for one in answer.candidates[:40]} == {
+        f"c{number:06}" for number in range(1041, 1081)
+    }
+    assert answer.candidates[-1].score > 0
 
 
 async def test_a_budget_bounds_the_candidates_and_says_whether_the_top_is_proven(

@@ -19,6 +19,7 @@ from service.models import Collection, Condition
 from service.search import lexical, packed, statistics
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.packed import PackedIndex
+from service.search.planning import positions_of
 from service.search.postings import Accumulator, WeightedList, densest
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
@@ -212,6 +213,32 @@ def test_the_accumulator_finds_the_top_and_forgets_everything(
         assert scores.tolist() == pytest.approx(best.tolist(), rel=1e-4)
         assert expected[found].tolist() == pytest.approx(best.tolist(), rel=1e-4)
     assert not accumulator._scores.any()
+
+
+async def test_packed_scores_differ_from_bm25_by_their_rounding_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = await stored_collection(database, texts(300, 4), row_budget=100_000)
+    await pack_if_grown(database, collection.generation)
+    text = " ".join(WORDS[3:40:4])
+    _, bounded = await both_ways(database, collection, text, monkeypatch, limit=1000)
+    exact = {one.row: one.score for one in bounded.candidates}
+    index, weights = PackedIndex(), positions_of(bounded.weights)
+    async with database.read(1) as connection:
+        segments = await index.segments(connection, collection.generation)
+        scored = await packed._scored(
+            connection, index, segments, packed.PackedWeights(weights, 1.2)
+        )
+    assert scored is not None
+    rounded = {
+        row: score
+        for opened, lists in scored
+        for ordinals, scores in [opened.accumulator.top(lists, None)]
+        for row, score in zip(opened.contents.rows[ordinals], scores.tolist(), strict=True)
+    }
+    assert rounded.keys() == exact.keys()
+    half_levels = 0.51 * 2.2 / 255 * sum(weights.values())
+    assert max(abs(rounded[row] - exact[row]) for row in exact) <= half_levels
 
 
 def test_common_lists_are_only_looked_up_for_rows_that_may_get_on_top() -> None:
