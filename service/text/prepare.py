@@ -1,7 +1,7 @@
 """Prepares a text for the lexical index and a query for the same index, by one function."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Literal
@@ -49,7 +49,13 @@ class Prepared(msgspec.Struct, frozen=True):
 MAX_BYTES = 900_000
 """Of lexemes and positions; a tsvector holds 1,048,575."""
 
+PIECE_LENGTH = 65_536
+"""Characters that are read at once."""
+
 _UNCHECKED_LENGTH = 20_000
+_TRIED_BLANKS = 8
+_LONGEST_BREAK = 8
+_BREAKING = ("-", "\u2010", "\u00ad")
 _FIRST_LENGTH = 65_536
 """Most texts that do not fit are noticed by so much of them; the rest would be for nothing."""
 _CACHED_LENGTH = 64
@@ -72,31 +78,71 @@ def prepare(text: str, analyzer: Analyzer) -> Prepared:
     complete = size <= MAX_BYTES
     while size > MAX_BYTES:
         # A shorter text repeats less, so that its size shrinks less than its length.
-        normal = normal[: len(normal) * MAX_BYTES // size * 15 // 16]
+        normal = _shortened(normal, MAX_BYTES / size * 15 / 16)
         prepared = _prepare(normal, analyzer)
         size = _size(prepared)
     return prepared if complete else msgspec.structs.replace(prepared, complete=False)
 
 
-def _measured(text: str, analyzer: Analyzer) -> tuple[str, Prepared, int]:
-    normal = normalize(clean(text)[0])
+def _measured(text: str, analyzer: Analyzer) -> tuple[list[str], Prepared, int]:
+    normal = [normalize(clean(piece)[0]) for piece in pieces(text)]
     prepared = _prepare(normal, analyzer)
-    return normal, prepared, _size(prepared) if len(normal) > _UNCHECKED_LENGTH else 0
+    return normal, prepared, _size(prepared) if sum(map(len, normal)) > _UNCHECKED_LENGTH else 0
 
 
-def _prepare(normal: str, analyzer: Analyzer) -> Prepared:
+def pieces(text: str) -> Iterator[str]:
+    """A long text in pieces, cut at blanks: nothing else can run while an expression reads one.
+
+    What has no blank in so many characters is cut where they end.
+    """
+    start = 0
+    while len(text) - start > PIECE_LENGTH:
+        end = _last_blank(text, start, start + PIECE_LENGTH)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _last_blank(text: str, start: int, end: int) -> int:
+    """Where to cut before `end`: not in a word that a hyphen breaks at the end of a line."""
+    blank = end
+    for _ in range(_TRIED_BLANKS):
+        blank = max(text.rfind(space, start + 1, blank) for space in " \n\t")
+        if blank < 0:
+            break
+        if not text[max(start, blank - _LONGEST_BREAK) : blank].rstrip().endswith(_BREAKING):
+            return blank
+    return end
+
+
+def _shortened(normal: Sequence[str], share: float) -> list[str]:
+    """The beginning of a text in pieces."""
+    wanted = int(sum(map(len, normal)) * share)
+    kept = []
+    for piece in normal:
+        kept.append(piece[:wanted])
+        wanted -= len(piece)
+        if wanted <= 0:
+            break
+    return kept
+
+
+def _prepare(normal: Iterable[str], analyzer: Analyzer) -> Prepared:
+    tokens = chain.from_iterable(piece.split() for piece in normal)
     if analyzer.kind == "trigram":
-        return Prepared("", _trigrams(normal.split()), (), {})
-    tokens = [
+        return Prepared("", _trigrams(tokens), (), {})
+    analyzed = [
         _analyze_cached(token) if len(token) <= _CACHED_LENGTH else analyze(token)
-        for token in normal.split()
+        for token in tokens
     ]
-    return _assemble(tokens, analyzer.stop_words)
+    return _assemble(analyzed, analyzer.stop_words)
 
 
 def _size(prepared: Prepared) -> int:
     """Bytes of the tsvector at most: a lexeme, its number of positions, the positions."""
-    lexemes = Counter(prepared.words.split())
+    lexemes: Counter[str] = Counter()
+    for piece in pieces(prepared.words):
+        lexemes.update(piece.split())
     lexemes.update(prepared.exact)
     lexemes.update(prepared.stop_pairs)
     return sum(
@@ -116,8 +162,10 @@ def _assemble(tokens: Iterable[str | Token], stop_words: frozenset[str]) -> Prep
             compound.append(token)
     named = [token for token in compound if token.identifiers]
     variants = list(chain.from_iterable(token.variants for token in compound))
-    exact = Counter(chain.from_iterable(token.exact for token in compound))
-    short = Counter(chain.from_iterable(token.short for token in compound))
+    exact, short = Counter[str](), Counter[str]()
+    for token in compound:
+        exact.update(token.exact)
+        short.update(token.short)
     identifiers = dict.fromkeys(chain.from_iterable(token.identifiers for token in compound))
     variants = _folded(variants, stop_words) + [word for word in words if has_tones(word)]
     reading = _folded(words, stop_words)

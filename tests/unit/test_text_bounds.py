@@ -1,11 +1,17 @@
 """Texts that are huge, hostile or empty."""
 
 import random
+import re
+import sys
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from service.text import Analyzer, Prepared, prepare
+from service.text import prepare as prepare_function
 
 SIMPLE = Analyzer("simple", "simple")
 ANALYZERS = (
@@ -89,3 +95,40 @@ def test_a_text_without_words_has_no_lexemes(text: str) -> None:
     for analyzer in ANALYZERS:
         prepared = prepare(text, analyzer)
         assert (prepared.words, dict(prepared.exact), dict(prepared.stop_pairs)) == ("", {}, {})
+
+
+PREPARING = sys.modules[prepare_function.__module__]
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 1_000_000, "a/" * 500_000, "部" * 300_000, "a b-\n" * 200_000]
+)
+def test_no_expression_reads_more_than_a_piece_of_a_long_text(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else runs in the process while it does."""
+    read: list[int] = []
+    for name in ("normalize", "analyze"):
+        function = getattr(PREPARING, name)
+
+        def measured(part: str, function: Callable[[str], object] = function) -> object:
+            read.append(len(part))
+            return function(part)
+
+        monkeypatch.setattr(PREPARING, name, measured)
+    prepare(text, SIMPLE)
+    assert len(read) > 2
+    assert max(read) <= PREPARING.PIECE_LENGTH
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("ab\u0301C1.- \n部"), max_size=300), st.integers(20, 60))
+def test_a_text_in_pieces_is_prepared_like_the_whole(text: str, length: int) -> None:
+    """As long as its words are shorter than a piece."""
+    longest = max(map(len, text.split()), default=0)
+    breaks = re.findall(r"(?:\S+[-\u2010][ \t]*\n[ \t]*)+\S*|\s{5,}", text)
+    assume(longest < length // 2 and max(map(len, breaks), default=0) < length // 4)
+    whole = [prepare(text, analyzer) for analyzer in ANALYZERS]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PREPARING, "PIECE_LENGTH", length)
+        assert [prepare(text, analyzer) for analyzer in ANALYZERS] == whole
