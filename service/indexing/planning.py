@@ -12,7 +12,7 @@ from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
 from service.text import Analyzer, prepare, tsvector_literal
 
-HASH_VERSION = 2
+HASH_VERSION = 3
 """To be raised when equal text gets other lexemes than before."""
 TITLE_COUNT = 2
 """Times that each record of a document counts a word of its title (docs/adr/0004)."""

@@ -25,6 +25,9 @@ _GROUPED = re.compile(
 )
 _DECIMAL = re.compile(r"v?(\d+\.\d+)")
 _VERSION = re.compile(r"v?(\d+(?:\.\d+){2,4})(?![^\W_]|\.\d)")
+# In `jdk-17.0.2`, `log4j-core-2.17.1.jar` and `python3.11`, but not in the middle of a number.
+_INNER_VERSION = re.compile(r"(?<!\d)(?<!\d[-_.])\d+(?:\.\d+){1,4}(?![^\W_]|\.\d)")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](?=\d\d:?\d\d)")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -32,6 +35,7 @@ _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 # The server's parser reads 1e5 as a number and would cut 1e5f in two.
 _EXPONENT = re.compile(r"\d+e\d+\D")
 _MOST_JOINED = 2
+_SHORTEST_VERSION = 2
 
 
 class Token(NamedTuple):
@@ -111,6 +115,7 @@ def _clip(lexeme: str) -> str:
 def _take_apart(token: str) -> Token:
     parts = _Parts()
     token = _GROUPED.sub(lambda match: _ungrouped(match.group()), token)
+    token = _TIMESTAMP.sub(r"\1 ", token)
     for match in _URL.finditer(token):
         parts.add_exact(match.group().rstrip(".,;:!?)'").lower(), 2)
     for head, core, last, tail in _TOKEN.findall(token):
@@ -157,18 +162,29 @@ def _add_piece(parts: _Parts, piece: str) -> None:
 
 def _add_compound(parts: _Parts, lower: str, words: list[str]) -> None:
     if version := _VERSION.match(lower):
-        numbers = version[1].split(".")
-        parts.add_exact(version[1], 2)
-        for size in range(2, len(numbers)):
-            parts.add_word(".".join(numbers[:size]))
+        _add_version(parts, version[1])
         if version.end() == len(lower):
             return
+    else:
+        for inner in _INNER_VERSION.findall(lower):
+            _add_version(parts, inner)
     if "." in lower or "_" in lower or not all(map(str.isalpha, words)):
         parts.add_exact(lower, 2)
     if len(words) <= _MOST_JOINED:
         parts.add_variant("".join(words).lower())
     for word in words:
         _add_word(parts, word)
+
+
+def _add_version(parts: _Parts, version: str) -> None:
+    """Add a version whole and shorter: 2.5.1 is a 2.5 too."""
+    numbers = version.split(".")
+    if len(numbers) == _SHORTEST_VERSION:
+        parts.add_variant(version)
+        return
+    parts.add_exact(version, 2)
+    for size in range(_SHORTEST_VERSION, len(numbers)):
+        parts.add_word(".".join(numbers[:size]))
 
 
 def _add_word(parts: _Parts, word: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from service.db.analyzers import STOP_WORDS
 from service.db.embedded import EmbeddedPostgres
 from service.text import STOP_WORD_CANDIDATES, Analyzer, Prepared, prepare, tsvector_literal
 
@@ -182,3 +183,34 @@ async def test_the_server_tells_which_candidates_it_drops(connection: asyncpg.Co
     query = prepare("Who’s the Who? Don't!", analyzer)
     assert await lexemes(connection, "english", query) == {}
     assert query.stop_pairs == {"who s": 1, "s the": 1, "the who": 1, "who don": 1, "don t": 1}
+
+
+async def test_every_configuration_finds_what_is_pasted_and_its_own_stop_words(
+    connection: asyncpg.Connection,
+) -> None:
+    configurations = await connection.fetch("SELECT cfgname::text FROM pg_ts_config")
+    assert len(configurations) > 20
+    pairs = 0
+    for (configuration,) in configurations:
+        dropped = [
+            word
+            for (word,) in await connection.fetch(
+                STOP_WORDS, configuration, sorted(STOP_WORD_CANDIDATES)
+            )
+            if prepare(word, Analyzer("simple", "simple")).words == word
+        ]
+        analyzer = Analyzer("language", configuration, frozenset(dropped))
+        said = " ".join(dropped[:3])
+        document = prepare(f"Zebra {said} naïve E-4012, getUserById 部署", analyzer)
+        held = await lexemes(connection, configuration, document)
+        for query in ("zebra", "NAIVE", "e-4012", "user", "部署", "naïve E-4012, getUserById 部署"):
+            asked = await lexemes(connection, configuration, prepare(query, analyzer))
+            assert asked
+            assert asked.keys() <= held.keys()
+        if len(dropped) > 1:
+            query = prepare(said, analyzer)
+            assert await lexemes(connection, configuration, query) == {}
+            assert query.stop_pairs
+            assert query.stop_pairs.keys() <= document.stop_pairs.keys()
+            pairs += 1
+    assert pairs > 10
