@@ -43,6 +43,8 @@ class SearchDefaults(msgspec.Struct, frozen=True):
     """Recall@10 against exact search that an approximate one must reach to be used."""
     quantization: Quantization = "none"
     """What the approximate index holds of a vector: all of it, or the signs."""
+    row_budget: int = 8000
+    """Rows that the lexical leg looks at for a query where no posting lists are packed."""
 
 
 class VectorIndex(msgspec.Struct, frozen=True):

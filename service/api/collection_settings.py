@@ -46,6 +46,7 @@ from service.models import (
 from service.security import hash_key, new_key, same_key
 
 TargetRecall = Annotated[float, Meta(ge=0.5, le=1)]
+RowBudget = Annotated[int, Meta(ge=100, le=1_000_000)]
 
 
 class LegWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +68,8 @@ class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Recall@10 against exact search, below which an approximate one is not used."""
     quantization: Quantization = "none"
     """What the approximate index holds of a vector: all of it, or the signs only."""
+    row_budget: RowBudget = 8000
+    """Rows that the lexical leg looks at for a query where no posting lists are packed."""
 
 
 class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +82,7 @@ class SearchChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fetch_k: Count | UnsetType = UNSET
     target_recall: TargetRecall | UnsetType = UNSET
     quantization: Quantization | UnsetType = UNSET
+    row_budget: RowBudget | UnsetType = UNSET
 
 
 class CollectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,6 +149,8 @@ async def change_collection(
             raise NotFoundError("unknown collection")
         changed = _changed(current.search, data.search)
         await catalog.update_search(connection, collection.id, changed)
+        if data.search.row_budget is not UNSET:
+            await catalog.set_row_budget(connection, collection.id, data.search.row_budget)
         info = await describe(connection, principal.team_id, collection.id)
     if _index_settings(changed) != _index_settings(current.search):
         await request_index(services.database, msgspec.structs.replace(current, search=changed))
@@ -171,6 +177,7 @@ async def _checked(data: CollectionRequest, services: Services, team_id: int) ->
             fetch_k=search.fetch_k,
             target_recall=search.target_recall,
             quantization=search.quantization,
+            row_budget=search.row_budget,
         ),
         provider=data.embedding.provider,
         model=model,

@@ -52,8 +52,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (team_id, name) DO 
 """
 INSERT_GENERATION = """
 INSERT INTO braid.generations (team_id, collection_id, provider, model, dim, language, analyzer,
-    chunk_size, chunk_overlap, k1, b)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id
+    chunk_size, chunk_overlap, k1, b, row_budget)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING id
 """
 ACTIVATE_GENERATION = "UPDATE braid.collections SET active_generation_id = $2 WHERE id = $1"
 CREATE_PARTITION = "SELECT braid.create_partition($1)"
@@ -68,6 +68,8 @@ UPDATE braid.collections SET search_mode = $2, fusion_method = $3, weight_dense 
     updated_at = now()
 WHERE id = $1
 """
+
+SET_ROW_BUDGET = "UPDATE braid.generations SET row_budget = $2 WHERE collection_id = $1"
 
 DELETE_COLLECTION = "DELETE FROM braid.collections WHERE id = $1"
 
@@ -207,6 +209,7 @@ async def insert_collection(
         new.chunk_overlap,
         new.k1,
         new.b,
+        new.search.row_budget,
     )
     await connection.execute(ACTIVATE_GENERATION, collection_id, generation_id)
     await connection.execute(CREATE_PARTITION, generation_id)
@@ -229,8 +232,13 @@ async def lock_collection(connection: Connection, collection_id: int) -> Collect
 
 
 async def update_search(connection: Connection, collection_id: int, search: SearchDefaults) -> None:
-    """Set how the collection is searched."""
+    """Set how the collection is searched, but for the row budget."""
     await connection.execute(UPDATE_SEARCH, collection_id, *_search_columns(search))
+
+
+async def set_row_budget(connection: Connection, collection_id: int, rows: int) -> None:
+    """Set the row budget, which stands with each generation: the lock does not read that anew."""
+    await connection.execute(SET_ROW_BUDGET, collection_id, rows)
 
 
 async def delete_collection(connection: Connection, collection_id: int) -> None:
@@ -314,6 +322,7 @@ def _as_search(row: asyncpg.Record) -> SearchDefaults:
         fetch_k=row["fetch_k"],
         target_recall=row["target_recall"],
         quantization=row["quantization"],
+        row_budget=row["row_budget"],
     )
 
 

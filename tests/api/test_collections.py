@@ -50,6 +50,7 @@ async def test_only_a_name_is_required(client: httpx.AsyncClient) -> None:
             "fetch_k": 40,
             "target_recall": 0.99,
             "quantization": "none",
+            "row_budget": 8000,
         },
         "chunking": {"size": 512, "overlap": 64},
         "bm25": {"k1": 1.2, "b": 0.75},
@@ -87,6 +88,7 @@ async def test_what_was_set_is_what_is_shown(client: httpx.AsyncClient) -> None:
             "fetch_k": 1000,
             "target_recall": 0.5,
             "quantization": "binary",
+            "row_budget": 100,
         },
         "chunking": {"size": 16, "overlap": 15},
     }
@@ -122,6 +124,8 @@ async def test_what_was_set_is_what_is_shown(client: httpx.AsyncClient) -> None:
         ({"search": {"rrf_k": 1001}}, "/search/rrf_k"),
         ({"search": {"fetch_k": 0}}, "/search/fetch_k"),
         ({"search": {"fetch_k": None}}, "/search/fetch_k"),
+        ({"search": {"row_budget": 99}}, "/search/row_budget"),
+        ({"search": {"row_budget": 1_000_001}}, "/search/row_budget"),
         ({"chunking": {"size": 15}}, "/chunking/size"),
         ({"chunking": {"size": 8193}}, "/chunking/size"),
         ({"chunking": {"size": 100, "overlap": 100}}, "/chunking/overlap"),
@@ -235,24 +239,29 @@ async def test_search_settings_change_one_by_one(client: httpx.AsyncClient) -> N
         "fetch_k": 40,
         "target_recall": 0.99,
         "quantization": "none",
+        "row_budget": 8000,
     }
     assert (await client.get("/v1/collections/docs")).json() == patched.json()
     again = await client.patch("/v1/collections/docs", json={"search": {"weights": None}})
     assert again.json()["search"]["weights"] is None
+    budget = await client.patch("/v1/collections/docs", json={"search": {"row_budget": 500}})
+    assert budget.json()["search"] == {**again.json()["search"], "row_budget": 500}
 
 
 async def test_concurrent_changes_of_different_settings_all_stay(
     client: httpx.AsyncClient,
 ) -> None:
     await new_collection(client, "docs")
-    changes = [{"mode": "text"}, {"rrf_k": 7}, {"fetch_k": 70}, {"method": "dbsf"}]
+    changes = [
+        {"mode": "text"}, {"rrf_k": 7}, {"fetch_k": 70}, {"method": "dbsf"}, {"row_budget": 700}
+    ]  # fmt: skip
     await asyncio.gather(
         *(client.patch("/v1/collections/docs", json={"search": change}) for change in changes)
     )
     search = (await client.get("/v1/collections/docs")).json()["search"]
     assert search == {
         "mode": "text", "rrf_k": 7, "fetch_k": 70, "method": "dbsf", "weights": None,
-        "target_recall": 0.99, "quantization": "none",
+        "target_recall": 0.99, "quantization": "none", "row_budget": 700,
     }  # fmt: skip
 
 
