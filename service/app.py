@@ -240,7 +240,9 @@ async def _running(
         services = _services(settings, database, outside, embedders, AccessCache(changes))
         if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
             await stack.enter_async_context(_background("changes", changes.listen()))
-        await stack.enter_async_context(_background("warm-up", _warm(role, embedders)))
+        await stack.enter_async_context(
+            _background("warm-up", _warm(role, outside.outbound, embedders))
+        )
         if role != "index":
             warming = warm_up(database, services.search.corpus)
             await stack.enter_async_context(_background("lexical warm-up", warming))
@@ -321,7 +323,8 @@ async def _background(
             await task
 
 
-async def _warm(role: Role, embedders: Embedders) -> None:
+async def _warm(role: Role, outbound: Outbound, embedders: Embedders) -> None:
+    await outbound.open()
     try:
         await embedders.warm(documents=role != "search", queries=role != "index")
     except ProviderError as error:

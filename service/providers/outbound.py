@@ -92,6 +92,7 @@ class Outbound:
         )
         self._pauses: dict[int, float] = {}
         self._client: httpx.AsyncClient | None = None
+        self._opening = asyncio.Lock()
 
     def account(self, credential: Credential, team_id: int) -> Account:
         """The account of a credential, for its own team; raises `ProviderError`."""
@@ -138,9 +139,8 @@ class Outbound:
         if content is not None:
             headers = {**headers, "Content-Type": "application/json"}
         try:
-            async with self._open_client().stream(
-                method, url, headers=headers, content=content
-            ) as response:
+            client = await self.open()
+            async with client.stream(method, url, headers=headers, content=content) as response:
                 answer = await _read(response)
         except httpx.HTTPError as error:
             raise ProviderError(
@@ -152,20 +152,26 @@ class Outbound:
             return answer
         raise failure(response.status_code, response.headers, answer)
 
-    def _open_client(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
-                limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
-                headers={"User-Agent": f"braid/{__version__}"},
-                follow_redirects=False,
-            )
+    async def open(self) -> httpx.AsyncClient:
+        """The client; loading the certificates of its first use takes a while."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(_new_client)
         return self._client
 
     async def close(self) -> None:
         """Close every connection."""
         if self._client is not None:
             await self._client.aclose()
+
+
+def _new_client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
+        limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+        headers={"User-Agent": f"braid/{__version__}"},
+        follow_redirects=False,
+    )
 
 
 class Accounts:

@@ -176,12 +176,13 @@ async def test_a_check_makes_a_call(client: httpx.AsyncClient, kind: str, fake: 
 
 
 async def test_a_check_that_hangs_ends(
-    client: httpx.AsyncClient, voyage: FakeVoyage, monkeypatch: pytest.MonkeyPatch
+    app: Litestar, client: httpx.AsyncClient, voyage: FakeVoyage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await app.state.services.providers.outbound.open()
     monkeypatch.setattr("service.providers.checking.CHECK_SECONDS", 0.1)
     monkeypatch.setattr(providers, "CHECK_SECONDS", 0.1)
-    voyage.always = Hang()
     made = await register(client, base_url=voyage.url)
+    voyage.always = Hang()
     checked = (await client.post(f"/v1/providers/{made['id']}/check")).json()
     assert checked["ok"] is False
     assert "did not answer" in checked["reason"]

@@ -27,7 +27,12 @@ async def test_a_closed_local_model_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("provider", "model", "dim", "message"),
     [
-        ("nobody", "any", None, "unknown embedding provider, expected one of: local"),
+        (
+            "nobody",
+            "any",
+            None,
+            "unknown embedding provider, expected one of: local, openai, voyage",
+        ),
         ("local", "other", None, "the local embedder has one model: multilingual-e5-small"),
         ("local", MODEL, 768, "multilingual-e5-small has 384 dimensions"),
     ],
