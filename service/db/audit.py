@@ -1,6 +1,7 @@
 """What an audit of a collection reads: its indexes, statistics, rows, segments and jobs."""
 
 from datetime import datetime
+from typing import Literal
 
 import asyncpg
 import msgspec
@@ -8,7 +9,8 @@ import msgspec
 from service.db.pool import Connection
 from service.db.segments import Segment, count_rows, live_segments
 from service.db.upkeep import measured_average_length
-from service.models import Generation, IndexPolicy
+from service.errors import NotFoundError
+from service.models import Generation, IndexPolicy, JobStatus
 
 COUNTED_AT_MOST = 20_000
 """Rows of a larger generation are estimated from the planner's statistics."""
@@ -50,8 +52,12 @@ SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
        (array_agg(error ORDER BY id) FILTER (WHERE error IS NOT NULL))[1] AS waiting_for
 FROM braid.jobs WHERE collection_id = $1 AND status IN ('pending', 'processing')
 """
-GENERATIONS = """
-SELECT state, count(*) FROM braid.generations WHERE collection_id = $1 GROUP BY state
+OTHER_GENERATIONS = """
+SELECT g.id, g.state, j.id AS job_id, j.status AS job_status,
+       (SELECT count(*) FROM braid.build_failures f WHERE f.generation_id = g.id) AS failures
+FROM braid.generations g LEFT JOIN braid.builds b ON b.generation_id = g.id
+LEFT JOIN braid.jobs j ON j.id = b.job_id
+WHERE g.collection_id = $1 AND g.state IN ('building', 'retired') ORDER BY g.id
 """
 
 
@@ -98,6 +104,17 @@ class TableState(msgspec.Struct, frozen=True):
     vacuumed_at: datetime | None
 
 
+class OtherGeneration(msgspec.Struct, frozen=True):
+    """A generation that is built beside the active one, or kept to go back to."""
+
+    id: int
+    state: Literal["building", "retired"]
+    job_id: int | None
+    job_status: JobStatus | None
+    failures: int
+    """Documents that it could not take over."""
+
+
 class FailedDocument(msgspec.Struct, frozen=True):
     """A document whose last version could not be indexed."""
 
@@ -133,8 +150,7 @@ class Audit(msgspec.Struct, frozen=True):
     average_length: float | None
     """Of the rows now; the generation knows the one that their scores were computed with."""
     jobs: JobState
-    generations: dict[str, int]
-    """How many by state."""
+    generations: list[OtherGeneration]
 
 
 async def read_audit(connection: Connection, generation: Generation) -> Audit:
@@ -145,10 +161,11 @@ async def read_audit(connection: Connection, generation: Generation) -> Audit:
     alive, fresh = await count_rows(connection, generation.id, boundary) if segments else (0, 0)
     failures = await connection.fetch(FAILED, generation.collection_id)
     jobs = await connection.fetchrow(JOBS, generation.collection_id)
-    states = await connection.fetch(GENERATIONS, generation.collection_id)
+    others = await connection.fetch(OTHER_GENERATIONS, generation.collection_id)
     vector_index = await connection.fetchrow(VECTOR_INDEX, generation.id, table)
     assert jobs is not None
-    assert vector_index is not None
+    if vector_index is None:
+        raise NotFoundError("unknown collection")
     return Audit(
         indexes=[IndexState(*row) for row in await connection.fetch(INDEXES, table)],
         vector_index=VectorIndexState(*vector_index),
@@ -160,15 +177,16 @@ async def read_audit(connection: Connection, generation: Generation) -> Audit:
         failures=[FailedDocument(row["doc_id"], row["failure_reason"]) for row in failures],
         average_length=await measured_average_length(connection, generation.id),
         jobs=JobState(*jobs),
-        generations={state: count for state, count in states},  # noqa: C416 - rows are no pairs
+        generations=[OtherGeneration(*row) for row in others],
     )
 
 
 async def _table_state(connection: Connection, generation: Generation, table: str) -> TableState:
     row = await connection.fetchrow(TABLE, table)
     counted = await connection.fetchrow(COUNTED, generation.id)
-    assert row is not None
     assert counted is not None
+    if row is None:
+        raise NotFoundError("unknown collection")
     estimated = counted["rows"] > COUNTED_AT_MOST
     rows, without = (
         _estimate(row, counted) if estimated else (counted["rows"], counted["without_vector"])

@@ -20,7 +20,10 @@ STALE_SHARE = 0.5
 """Rows changed since the statistics were made; the worker renews them from a fifth on."""
 DEAD_ROWS_SHARE = 0.3
 IDLE_SECONDS = 60.0
-"""A worker at work moves a job more often than this, or says what it waits for."""
+"""A worker that is there begins with a waiting job sooner."""
+STUCK_SECONDS = 900.0
+"""One that is at work writes down how far it is more often."""
+RESTING = ("paused", "error")
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ def judge(collection: Collection, audit: Audit) -> CollectionHealth:
         _average_length(collection, audit),
         _documents(collection, audit),
         _jobs(audit),
-        _generations(audit),
+        _generations(collection, audit),
     ]
     worst = max(ORDER.index(check.severity) for check in checks)
     return CollectionHealth(collection.name, collection.generation.id, ORDER[worst], checks)
@@ -221,17 +224,30 @@ def _jobs(audit: Audit) -> Check:
     }
     if not jobs.pending and not jobs.processing:
         return Check("jobs", "ok", "no job is open", facts)
-    if (jobs.idle_seconds or 0.0) <= IDLE_SECONDS:
+    patience = STUCK_SECONDS if jobs.processing else IDLE_SECONDS
+    if (jobs.idle_seconds or 0.0) <= patience:
         return Check("jobs", "info", "jobs are open", facts)
     detail = "no job has moved for a while: " + (jobs.waiting_for or "is a worker running?")
     return Check("jobs", "warning", detail, facts, "braid worker")
 
 
-def _generations(audit: Audit) -> Check:
-    facts = audit.generations
-    if set(facts) == {"active"}:
+def _generations(collection: Collection, audit: Audit) -> Check:
+    others = audit.generations
+    facts = {"others": [msgspec.structs.asdict(one) for one in others]}
+    if not others:
         return Check("generations", "ok", "there is no generation but the active one", facts)
-    return Check("generations", "info", "another generation is built, or kept to go back to", facts)
+    stopped = [one for one in others if one.state == "building" and one.job_status in RESTING]
+    if not stopped:
+        detail = "another generation is built, or kept to go back to"
+        return Check("generations", "info", detail, facts)
+    one = stopped[0]
+    return Check(
+        "generations",
+        "info" if one.job_status == "paused" else "warning",
+        f"a re-index rests, {one.failures} documents could not be carried over",
+        facts,
+        f"POST /v1/collections/{collection.name}/jobs/{one.job_id}/resume",
+    )
 
 
 def _table(collection: Collection) -> str:

@@ -52,6 +52,9 @@ class LexicalAnswer(msgspec.Struct, frozen=True):
     """Lexemes of the query that are identifiers or parts of them."""
     path: Literal["gin", "packed"] = "gin"
     """Whether the index of the rows answered, or the packed posting lists."""
+    rows: int = 0
+    """Of the generation, as the weights count them."""
+    lexemes: Sequence[QueryLexeme] = ()
 
     @property
     def evidence(self) -> LexicalEvidence:
@@ -103,6 +106,7 @@ class _Leg:
         self._query = query
         self._analyzer = analyzer
         self._rows = rows
+        self._known: Sequence[QueryLexeme] = ()
         self._segments: Sequence[Segment] = ()
 
     async def answer(self) -> LexicalAnswer:
@@ -121,12 +125,13 @@ class _Leg:
         lexemes = await self._lexemes(prepared)
         if not lexemes:
             return NOTHING
+        self._known = lexemes
         weights = weigh(lexemes, self._rows)
         named = await self._named_lexemes(prepared)
         if self._segments and operator == "or":
             answer = await self._packed(weights)
             if answer is not None:
-                return LexicalAnswer(answer.candidates, weights, answer.exact, named, path="packed")
+                return self._answer(answer.candidates, weights, answer.exact, named, path="packed")
         return await self._bounded(await self._plan_rows(lexemes, weights, clauses), named)
 
     async def _plan_rows(
@@ -166,7 +171,7 @@ class _Leg:
             chosen = LexicalPlan(any_of(chosen.weights), chosen.weights)
             candidates = await lexical_candidates(connection, query, chosen.tsquery, weights)
         exact = _is_proven(candidates, chosen, self._plan.request.k)
-        return LexicalAnswer(candidates, chosen.weights, exact, named, path="gin")
+        return self._answer(candidates, chosen.weights, exact, named, path="gin")
 
     async def _named_lexemes(self, prepared: Prepared) -> Set[str]:
         """Lexemes of identifiers and of their parts, stemmed as the query's are."""
@@ -176,6 +181,16 @@ class _Leg:
             self._connection, self._analyzer.configuration, prepared.identifier_words
         )
         return frozenset(chain(prepared.identifiers, *lexemes.values()))
+
+    def _answer(
+        self,
+        candidates: list[Candidate],
+        weights: Mapping[str, float],
+        exact: bool,
+        named: Set[str],
+        path: Literal["gin", "packed"],
+    ) -> LexicalAnswer:
+        return LexicalAnswer(candidates, weights, exact, named, path, self._rows, self._known)
 
     async def _lexemes(self, prepared: Prepared) -> list[QueryLexeme]:
         """Lexemes with their frequencies.

@@ -18,8 +18,8 @@ class Part(msgspec.Struct, frozen=True):
 
     found: Mapping[Leg, Sequence[Candidate]]
     space: Space
-    attainable: float
-    """The most that BM25 could give for the query there: (k1 + 1) times the sum of its weights."""
+    pooled: Sequence[Candidate] | None = None
+    """The lexical candidates with scores that compare between the collections."""
 
 
 def space_of(plan: SearchPlan) -> Space:
@@ -35,8 +35,7 @@ def merge_parts(parts: Sequence[Part], limit: int) -> dict[Leg, list[Candidate]]
 
     Scores of different collections compare only on a common scale. Dense: cosine, as long as all
     vectors come from one model; else each model's scores by their own mean +- 3 standard
-    deviations. Lexical: the share of the most that the query could score in the collection, whose
-    document frequencies are its own. One collection alone keeps its scores.
+    deviations. Lexical: pooled BM25. One collection alone keeps its scores.
     """
     if len(parts) == 1:
         return {leg: list(found) for leg, found in parts[0].found.items()}
@@ -44,7 +43,7 @@ def merge_parts(parts: Sequence[Part], limit: int) -> dict[Leg, list[Candidate]]
     if any("dense" in part.found for part in parts):
         merged["dense"] = _best(_comparable_cosines(parts), limit)
     if any("lexical" in part.found for part in parts):
-        merged["lexical"] = _best(_shares(parts), limit)
+        merged["lexical"] = _best([one for part in parts for one in _words(part)], limit)
     return merged
 
 
@@ -64,13 +63,8 @@ def _comparable_cosines(parts: Sequence[Part]) -> list[Candidate]:
     ]
 
 
-def _shares(parts: Sequence[Part]) -> list[Candidate]:
-    return [
-        msgspec.structs.replace(one, score=one.score / part.attainable)
-        for part in parts
-        if part.attainable > 0
-        for one in part.found.get("lexical", ())
-    ]
+def _words(part: Part) -> Sequence[Candidate]:
+    return part.found.get("lexical", ()) if part.pooled is None else part.pooled
 
 
 def _best(candidates: Sequence[Candidate], limit: int) -> list[Candidate]:

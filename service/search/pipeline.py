@@ -1,16 +1,15 @@
 """`search_collection`, the one way in for every caller: legs, fusion, grouping, hydration."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from service.db.vectors import stored_vectors
 from service.errors import UnavailableError
-from service.models import Collection, Vector
+from service.models import Candidate, Collection, Vector
 from service.search.diversity import diversify, leaders, side_by_side
-from service.search.fusion import NO_EVIDENCE, Fused, FusionRule, choose_rule, fuse, single_leg
+from service.search.fusion import NO_EVIDENCE, Fused, FusionRule, Leg, choose_rule, fuse, single_leg
 from service.search.grouping import (
     Selection,
     capped,
@@ -25,9 +24,9 @@ from service.search.progress import Deadline, Progress
 from service.search.report import combined_stages, explain_rule, named, report_part
 from service.search.request import SearchPlan, SearchRequest, plan_search, plan_searches
 from service.search.response import SearchResponse
+from service.search.together import together
+from service.search.words import pool_words
 from service.telemetry import Stage, stage
-
-T = TypeVar("T")
 
 MAX_POOL = 4000
 MAX_ATTEMPTS = 3
@@ -88,7 +87,9 @@ class _Search:
         choose = select_documents if plan.request.group_by == "document" else select_chunks
         while True:
             legs = await self._legs(limit)
-            rule, fused = self._fuse(legs, limit)
+            parts = await self._parts(legs)
+            rule, fused = self._fuse(legs, merge_parts(parts, limit))
+            fused = own_scores(fused, parts)
             selection = choose(fused, plan.request.k, plan.per_document)
             exhausted = all(one.exhausted for one in legs)
             done = selection.filled or exhausted or limit >= MAX_POOL
@@ -106,7 +107,7 @@ class _Search:
             async with self._places:
                 return await collection.run(limit)
 
-        legs = await _together([one(collection) for collection in self._collections])
+        legs = await together([one(collection) for collection in self._collections])
         if not any(part.found for part in legs):
             reasons = {
                 f"{degraded.stage} {degraded.reason}": None
@@ -123,16 +124,32 @@ class _Search:
             }
         return legs
 
-    def _fuse(self, legs: Sequence[Legs], limit: int) -> tuple[FusionRule | None, list[Fused]]:
+    async def _parts(self, legs: Sequence[Legs]) -> list[Part]:
+        """What was found in each collection, with scores that compare between them."""
+        plans = [collection.plan for collection in self._collections]
+        pooled: Sequence[list[Candidate] | None] = [None] * len(plans)
+        if sum(bool(one.lexical and one.lexical.candidates) for one in legs) > 1:
+
+            async def run(_stage: Stage) -> Sequence[list[Candidate] | None]:
+                return await pool_words(self._services.database, self._places, plans, legs)
+
+            seconds = self._deadline.for_legs()
+            pooled = await self._progress.attempt("rescore", seconds, run) or pooled
+        return [
+            Part(one.found, space_of(plan), words)
+            for plan, one, words in zip(plans, legs, pooled, strict=True)
+        ]
+
+    def _fuse(
+        self, legs: Sequence[Legs], found: Mapping[Leg, list[Candidate]]
+    ) -> tuple[FusionRule | None, list[Fused]]:
         plan = self._plan
-        parts = [_part(*one) for one in zip(self._collections, legs, strict=True)]
-        found = merge_parts(parts, limit)
         if plan.mode != "hybrid":
-            return None, own_scores(single_leg(*next(iter(found.items()))), parts)
+            return None, single_leg(*next(iter(found.items())))
         evidence = (one.lexical.evidence for one in legs if one.lexical)
         best = max(evidence, key=lambda one: one.coverage, default=NO_EVIDENCE)
         rule = choose_rule(plan.method, plan.weights, plan.rrf_k, best)
-        return rule, own_scores(fuse(found, rule), parts)
+        return rule, fuse(found, rule)
 
     async def _diversified(self, fused: list[Fused], selection: Selection) -> Selection:
         """Choose again for diversity, if that is asked for; the selection stands if it fails."""
@@ -144,7 +161,7 @@ class _Search:
         first = leaders(pool, grouped=grouped)
 
         async def run(stage: Stage) -> list[int]:
-            parts = await _together([self._stored(at, of) for at, of in self._by_home(first)])
+            parts = await together([self._stored(at, of) for at, of in self._by_home(first)])
             stored = side_by_side(parts)
             stage.facts["candidates"] = len(first)
             stage.facts["without_vector"] = len(first) - len(stored)
@@ -172,7 +189,7 @@ class _Search:
         try:
             with stage("hydrate") as current:
                 async with asyncio.timeout(self._deadline.remaining()):
-                    parts = await _together(
+                    parts = await together(
                         [
                             self._show(at, legs[at], chosen)
                             for at, chosen in self._by_home(selection.hits)
@@ -242,23 +259,3 @@ class _Search:
             }
             or msgspec.UNSET,
         )
-
-
-def _part(collection: CollectionLegs, legs: Legs) -> Part:
-    plan = collection.plan
-    weights = legs.lexical.weights if legs.lexical else {}
-    attainable = (plan.collection.generation.k1 + 1) * sum(weights.values())
-    return Part(legs.found, space_of(plan), attainable)
-
-
-async def _together(work: Sequence[Coroutine[None, None, T]]) -> list[T]:
-    """All of it at once; what is left is cancelled when a part fails."""
-    if len(work) == 1:
-        return [await work[0]]
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        raise

@@ -6,7 +6,7 @@ import msgspec
 
 from service.models import FusionMethod, Metadata, Mode, RecordType, Weights
 
-StageName = Literal["embed", "dense", "lexical", "diversity", "hydrate"]
+StageName = Literal["embed", "dense", "lexical", "rescore", "diversity", "hydrate"]
 
 
 class LegExplanation(msgspec.Struct, frozen=True, omit_defaults=True):

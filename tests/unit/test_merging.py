@@ -29,7 +29,6 @@ def parts(draw: st.DrawFn) -> list[Part]:
                 "lexical": ranked(1000 * at + 500, draw(SCORES)),
             },
             ("local", draw(st.sampled_from("ab"))),
-            draw(st.floats(30, 100)),
         )
         for at in range(draw(st.integers(1, 4)))
     ]
@@ -65,25 +64,31 @@ def test_own_scores_come_back_and_the_ranking_stays(given_parts: list[Part]) -> 
         assert one.legs["lexical"].score == own[one.candidate.row]
 
 
-def merged(leg: str, *given_parts: tuple[Space, float, list[float]]) -> list[tuple[int, float]]:
+def merged(*given_parts: tuple[Space, list[float]]) -> list[tuple[int, float]]:
     made = [
-        Part({leg: ranked(10 * at, scores)}, space, attainable)  # type: ignore[dict-item]
-        for at, (space, attainable, scores) in enumerate(given_parts)
+        Part({"dense": ranked(10 * at, scores)}, space)
+        for at, (space, scores) in enumerate(given_parts)
     ]
-    return [(one.row, one.score) for one in merge_parts(made, 100)[leg]]  # type: ignore[index]
+    return [(one.row, one.score) for one in merge_parts(made, 100)["dense"]]
 
 
 def test_cosines_of_one_model_stay_and_those_of_two_are_scaled() -> None:
-    same = merged("dense", (("a",), 1, [0.9, 0.5]), (("a",), 1, [0.7]))
+    same = merged((("a",), [0.9, 0.5]), (("a",), [0.7]))
     assert same == [(0, 0.9), (10, 0.7), (1, 0.5)]
-    scaled = merged("dense", (("a",), 1, [0.9, 0.8, 0.85]), (("b",), 1, [0.3, 0.1, 0.12]))
+    scaled = merged((("a",), [0.9, 0.8, 0.85]), (("b",), [0.3, 0.1, 0.12]))
     assert [row for row, _ in scaled] == [10, 0, 1, 11, 12, 2]
     assert scaled[2][1] == pytest.approx(0.5)
 
 
-def test_words_are_a_share_of_what_could_be_reached() -> None:
-    shares = merged("lexical", ((), 20, [10, 4]), ((), 5, [3]), ((), 0, []))
-    assert shares == [(10, 0.6), (0, 0.5), (1, 0.2)]
+def test_words_are_ranked_by_their_pooled_scores() -> None:
+    parts = [
+        Part({"lexical": ranked(0, [9.0, 8.0])}, (), ranked(0, [2.0, 1.0])),
+        Part({"lexical": ranked(10, [3.0])}, (), ranked(10, [1.5])),
+    ]
+    merged = merge_parts(parts, 100)["lexical"]
+    assert [(one.row, one.score) for one in merged] == [(0, 2.0), (10, 1.5), (1, 1.0)]
+    own = own_scores(single_leg("lexical", merged), parts)
+    assert [one.legs["lexical"].score for one in own] == [9.0, 3.0, 8.0]
 
 
 def test_vectors_of_different_spaces_have_nothing_in_common() -> None:
