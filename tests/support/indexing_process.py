@@ -10,6 +10,7 @@ from support.hashed_embedder import HashedEmbedder
 from support.indexing import OneEmbedder
 
 from service.db.pool import open_database
+from service.indexing import rebuild
 from service.indexing.worker import Worker
 from service.providers.base import EmbeddingBatch
 
@@ -27,7 +28,7 @@ class SlowEmbedder(HashedEmbedder):
 
 
 def start_worker(dsn: str) -> "subprocess.Popen[bytes]":
-    """Start a worker process; it prints a line when it is about to work."""
+    """Start a worker process that takes small steps; it prints a line when it is about to work."""
     process = subprocess.Popen(
         [sys.executable, __file__, dsn],
         stdout=subprocess.PIPE,
@@ -39,6 +40,7 @@ def start_worker(dsn: str) -> "subprocess.Popen[bytes]":
 
 
 async def work(dsn: str) -> None:
+    rebuild.FIRST_ROWS = rebuild.LEAST_ROWS = rebuild.MOST_ROWS = 8
     database = await open_database(dsn, size=4)
     worker = Worker(database, dsn, OneEmbedder(SlowEmbedder()), lease_seconds=LEASE_SECONDS)
     print("ready", flush=True)  # noqa: T201
