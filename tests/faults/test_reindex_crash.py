@@ -32,9 +32,9 @@ from service.search.request import Expand, Query, SearchRequest
 from service.search.statistics import StatisticsCache
 
 KILLS = 5
-STABLE = 60
+STABLE = 150
 CHANGING = 20
-MOST_SECONDS = 1.5
+MOST_SECONDS = 0.7
 """From a first sign of its work to the death of a worker."""
 CONTENT = """
 SELECT c.doc_id, min(c.text) AS text, count(*) AS chunks, c.metadata ->> 'turn' AS turn
