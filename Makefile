@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-reindex clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-quality bench-reindex clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-dense: $(INSTALLED)  ## Recall, filters and cost of the dense leg on 100,0
 
 bench-http: $(INSTALLED)  ## Compare hybrid search over HTTP with the least it can be, on 150,000 chunks (many minutes)
 	@$(BIN)/python bench/search_http.py $(ARGS)
+
+bench-quality: $(INSTALLED)  ## Search quality on evaluation sets in BEIR layout (ARGS="FOLDER --cache DIR")
+	@$(BIN)/python bench/quality.py $(ARGS)
 
 bench-lexical: $(INSTALLED)  ## Compare the lexical leg with stock Postgres rankings on 150,000 chunks (minutes)
 	@$(BIN)/python bench/lexical.py $(ARGS)

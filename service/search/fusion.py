@@ -11,7 +11,7 @@ from service.models import Candidate, FusionMethod, Weights
 Leg = Literal["dense", "lexical"]
 DEFAULT_RRF_K = 60
 CLASSIC_WEIGHTS = Weights(0.7, 0.3)
-UNCOVERED_DENSE, COVERED_DENSE = 0.7, 0.4
+UNCOVERED_DENSE, COVERED_DENSE = 0.6, 0.4
 """Weight of the dense leg when no row holds a word of the query, and when one holds them all."""
 
 
@@ -46,6 +46,8 @@ class FusionRule(msgspec.Struct, frozen=True):
     weights: Weights
     rrf_k: int
     reason: str
+    evidence: LexicalEvidence | None = None
+    """What `auto` chose the weights by."""
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -162,4 +164,4 @@ def choose_rule(
     if weights:
         return FusionRule("dbsf", weights, DEFAULT_RRF_K, "dbsf with the weights as set")
     dense = round(evidence.dense_weight, 4)
-    return FusionRule("dbsf", Weights(dense, 1 - dense), DEFAULT_RRF_K, evidence.reason)
+    return FusionRule("dbsf", Weights(dense, 1 - dense), DEFAULT_RRF_K, evidence.reason, evidence)

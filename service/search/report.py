@@ -49,4 +49,6 @@ def explain_rule(rule: FusionRule | None) -> Explanation:
     if rule is None:
         return Explanation(fusion=None)
     rrf_k = rule.rrf_k if rule.method == "rrf" else None
-    return Explanation(FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason))
+    return Explanation(
+        FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason, rule.evidence)
+    )

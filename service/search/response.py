@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from service.models import FusionMethod, Metadata, Mode, RecordType, Weights
+from service.search.fusion import LexicalEvidence
 
 StageName = Literal["embed", "dense", "lexical", "rescore", "diversity", "hydrate"]
 
@@ -101,6 +102,8 @@ class FusionExplanation(msgspec.Struct, frozen=True):
     weights: Weights
     rrf_k: int | None
     reason: str
+    evidence: LexicalEvidence | None
+    """What the automatic choice went by; null for what was set."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
