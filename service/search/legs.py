@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,6 +18,7 @@ from service.search.progress import Deadline, NoEmbedderError, Progress
 from service.search.request import SearchPlan
 from service.telemetry import Stage
 
+ModelKey: TypeAlias = tuple[str, str | None, int | None, str | None]
 EMBEDDING_SHARE = 0.7
 
 
@@ -44,13 +46,13 @@ class QueryVectors:
     def __init__(self, embedders: EmbedderSource, text: str | None) -> None:
         self._embedders = embedders
         self._text = text or ""
-        self._made: dict[tuple[str, str | None, int | None], Vector | ProviderError] = {}
-        self._busy = asyncio.Lock()
+        self._made: dict[ModelKey, Vector | ProviderError] = {}
+        self._busy: dict[ModelKey, asyncio.Lock] = {}
 
     async def of(self, generation: Generation) -> Vector:
         """The vector in the space of a generation; raises `ProviderError`."""
-        key = (generation.provider, generation.model, generation.dim)
-        async with self._busy:
+        key = (generation.provider, generation.model, generation.dim, generation.base_url)
+        async with self._busy.setdefault(key, asyncio.Lock()):
             if key not in self._made:
                 try:
                     self._made[key] = await self._embed(generation)

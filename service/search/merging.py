@@ -1,5 +1,6 @@
 """One ranked list a leg out of those of several collections; pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -69,6 +70,15 @@ def _words(part: Part) -> Sequence[Candidate]:
 
 def _best(candidates: Sequence[Candidate], limit: int) -> list[Candidate]:
     return sorted(candidates, key=lambda one: (-one.score, one.chunk_id, one.row))[:limit]
+
+
+def is_whole(parts: Sequence[Part], limit: int) -> bool:
+    """Whether merging to `limit` leaves no candidate out."""
+    found: Counter[Leg] = Counter()
+    for part in parts:
+        for leg, candidates in part.found.items():
+            found[leg] += len(candidates)
+    return len(parts) == 1 or all(count <= limit for count in found.values())
 
 
 def own_scores(fused: list[Fused], parts: Sequence[Part]) -> list[Fused]:

@@ -18,7 +18,7 @@ from service.search.grouping import (
     select_documents,
 )
 from service.search.legs import CollectionLegs, Legs, QueryVectors, SearchServices
-from service.search.merging import Part, Space, merge_parts, own_scores, space_of
+from service.search.merging import Part, Space, is_whole, merge_parts, own_scores, space_of
 from service.search.present import Asked, Presented, Shown, arrange, show
 from service.search.progress import Deadline, Progress
 from service.search.report import combined_stages, explain_rule, named, report_part
@@ -71,6 +71,8 @@ class _Search:
         self._home: dict[int, int] = {}
         """Collection of each candidate."""
         self._ranks: dict[int, int] = {}
+        self._exhausted = False
+        """Nothing more is to be found, and nothing that was found is left out."""
 
     async def run(self) -> SearchResponse:
         for _ in range(MAX_ATTEMPTS):
@@ -91,8 +93,8 @@ class _Search:
             rule, fused = self._fuse(legs, merge_parts(parts, limit))
             fused = own_scores(fused, parts)
             selection = choose(fused, plan.request.k, plan.per_document)
-            exhausted = all(one.exhausted for one in legs)
-            done = selection.filled or exhausted or limit >= MAX_POOL
+            self._exhausted = is_whole(parts, limit) and all(one.exhausted for one in legs)
+            done = selection.filled or self._exhausted or limit >= MAX_POOL
             if done or self._deadline.for_legs() <= 0:
                 break
             limit = min(2 * limit, MAX_POOL)
@@ -236,7 +238,7 @@ class _Search:
         names = [collection.plan.shown_name for collection in self._collections]
         return SearchResponse(
             mode=plan.mode,
-            exhausted=not selection.filled and all(one.exhausted for one in legs),
+            exhausted=not selection.filled and self._exhausted,
             abstained=abstained,
             degraded=[
                 *(

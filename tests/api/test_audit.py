@@ -6,6 +6,7 @@ import httpx
 import pytest
 from litestar import Litestar
 from support.api import new_collection
+from support.indexing import eventually
 from support.rows import add_rows, stored_collection
 from support.searching import chunk, document, filled
 
@@ -130,6 +131,38 @@ async def test_segments_and_average_length_of_a_larger_collection(
     assert found["packed_postings"]["severity"] == "warning"
     assert found["average_length"]["facts"]["in_use"] == 3
     assert found["average_length"]["severity"] == "warning"
+
+
+async def test_a_generation_before_and_a_re_index_that_rests_are_told(
+    app: Litestar, client: httpx.AsyncClient
+) -> None:
+    await filled(client, "docs", [document("d", chunk("a", "a text", [1, 0, 0]))])
+    started = await client.post("/v1/collections/docs/reindex", json={"language": "english"})
+    job_id = started.json()["job_id"]
+
+    async def swapped() -> bool:
+        job = await client.get(f"/v1/collections/docs/jobs/{job_id}")
+        return bool(job.json()["status"] == "done")
+
+    await eventually(swapped)
+    found = await checks(client, "docs")
+    assert found["generations"]["severity"] == "info"
+    (before,) = found["generations"]["facts"]["others"]
+    assert (before["state"], before["failures"]) == ("retired", 0)
+
+    await execute(
+        app,
+        "WITH g AS (UPDATE braid.generations SET state = 'building' WHERE state = 'retired'"
+        " RETURNING id), j AS (UPDATE braid.jobs SET status = 'error' WHERE id = $1),"
+        " b AS (UPDATE braid.builds SET job_id = $1, retired_at = NULL, expires_at = NULL)"
+        " INSERT INTO braid.build_failures (generation_id, document_id, team_id, reason)"
+        " SELECT g.id, d.id, 1, 'why' FROM g, braid.documents d",
+        job_id,
+    )
+    found = await checks(client, "docs")
+    assert found["generations"]["severity"] == "warning"
+    assert found["generations"]["facts"]["others"][0]["failures"] == 1
+    assert found["generations"]["fix"] == f"POST /v1/collections/docs/jobs/{job_id}/resume"
 
 
 @pytest.mark.parametrize("path", ["/v1/collections/none/health", "/v1/collections/a%20b/health"])

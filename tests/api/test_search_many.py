@@ -95,6 +95,21 @@ async def test_documents_are_grouped_and_counted_over_all(split: httpx.AsyncClie
         assert one["matched_chunk_ids"] == [hit["id"] for hit in one["chunks"]]
 
 
+async def test_what_does_not_fit_into_a_merged_leg_is_asked_for_again(
+    client: httpx.AsyncClient,
+) -> None:
+    near, middle, far = [1, 0, 0], [1, 0.2, 0], [1, 0.9, 0]
+    for name, vector, count in (("a", near, 2), ("b", middle, 2), ("c", far, 1)):
+        chunks = [chunk(f"{name}{part}", f"apple {name}", vector) for part in range(count)]
+        await filled(client, name, [document(name, *chunks)])
+    body = {**VECTOR, "query": {"vector": near}, "group_by": "document", "k": 3}
+    answer = await ask(client, "a", "b", "c", **body, fusion={"fetch_k": 3})
+    assert [one["doc_id"] for one in answer["documents"]] == ["a", "b", "c"]
+    answer = await ask(client, "a", "b", "c", **{**body, "k": 4}, fusion={"fetch_k": 3})
+    assert len(answer["documents"]) == 3
+    assert answer["exhausted"]
+
+
 async def test_the_same_document_id_in_two_collections_is_two_documents(
     client: httpx.AsyncClient,
 ) -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from support.rows import generation_of
 
+from service.app import openapi
 from service.db.audit import (
     Audit,
     FailedDocument,
@@ -49,6 +50,7 @@ WITH_HNSW = VectorIndexState("auto", 10_000, 0.995, None, ["chunks_7_hnsw"])
 BELOW = VectorIndexState("auto", 10_000, 0.9, "recall is low", ["chunks_7_hnsw"])
 INDEX = "POST /v1/collections/docs/index"
 OLD = OtherGeneration(8, "retired", 3, "done", 0)
+PATHS = openapi()["paths"]
 OPEN = JobState(1, 0, 5.0, 5.0, None)
 REINDEX = "POST /v1/collections/docs/reindex"
 POST = "POST /v1/collections/docs/documents"
@@ -135,6 +137,11 @@ def test_what_is_wrong_is_named_with_what_sets_it_right(
     (check,) = [one for one in health.checks if one.name == name]
     assert check.severity == severity == health.status
     assert fix == check.fix or (fix is not None and fix in (check.fix or ""))
+    if check.fix and check.fix.startswith("POST "):
+        route = (
+            check.fix.removeprefix("POST ").replace("/docs", "/{name}").replace("/3/", "/{job_id}/")
+        )
+        assert "post" in PATHS[route]
     others = [one.severity for one in health.checks if one.name != name]
     assert set(others) <= {"ok", "info"}
 
