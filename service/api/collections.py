@@ -89,6 +89,8 @@ class CollectionInfo(msgspec.Struct, frozen=True):
     chunks: int
     summaries: int
     pending_jobs: int
+    stale_chunks: int
+    """Chunks and summaries that are shown although a newer version of their document waits."""
     created_at: datetime
     updated_at: datetime
     collection_key: str | UnsetType = UNSET
@@ -222,6 +224,7 @@ def _info_of(
         chunks=record.chunks,
         summaries=record.summaries,
         pending_jobs=record.pending_jobs,
+        stale_chunks=record.stale_chunks,
         created_at=record.created_at,
         updated_at=record.updated_at,
     )

@@ -30,8 +30,9 @@ VALUES ($1, $2, 'building', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 ON CONFLICT (collection_id) WHERE state = 'building' DO NOTHING RETURNING id
 """
 INSERT_BUILD = "INSERT INTO braid.builds (generation_id, team_id, job_id) VALUES ($1, $2, $3)"
-IS_BUILDING = """
-SELECT EXISTS (SELECT FROM braid.generations WHERE collection_id = $1 AND state = 'building')
+BUILDING_JOB = """
+SELECT coalesce(b.job_id, 0) FROM braid.generations g JOIN braid.builds b ON b.generation_id = g.id
+WHERE g.collection_id = $1 AND g.state = 'building'
 """
 REOPEN = """
 UPDATE braid.generations SET state = 'building' WHERE state = 'retired' AND id = (
@@ -224,7 +225,8 @@ async def start_build(connection: Connection, wanted: Generation, job_id: int) -
         wanted.average_length,
     )
     if generation_id is None:
-        raise ConflictError("a re-index of this collection is under way")
+        job = await connection.fetchval(BUILDING_JOB, wanted.collection_id)
+        raise _under_way(job)
     await connection.execute(INSERT_BUILD, generation_id, wanted.team_id, job_id)
     await connection.execute(CREATE_PARTITION, generation_id)
     return generation_id
@@ -235,12 +237,12 @@ async def reopen_build(connection: Connection, collection_id: int, job_id: int) 
 
     Raises `ConflictError` when there is none, or beside another build.
     """
-    if await connection.fetchval(IS_BUILDING, collection_id):
-        raise ConflictError("a re-index of this collection is under way")
+    if (job := await connection.fetchval(BUILDING_JOB, collection_id)) is not None:
+        raise _under_way(job)
     try:
         generation_id: int | None = await connection.fetchval(REOPEN, collection_id)
     except asyncpg.UniqueViolationError as error:
-        raise ConflictError("a re-index of this collection is under way") from error
+        raise _under_way(None) from error
     if generation_id is None:
         raise ConflictError("there is no earlier generation to return to")
     await connection.execute(REOPEN_BUILD, generation_id, job_id)
@@ -426,6 +428,11 @@ async def kept_generations(
         row["collection_id"]: KeptGeneration(row["id"], row["expires_at"])
         for row in await connection.fetch(KEPT, collections)
     }
+
+
+def _under_way(job_id: int | None) -> ConflictError:
+    which = f"job {job_id}: wait for it, resume it or cancel it" if job_id else "wait for it"
+    return ConflictError(f"a re-index of this collection is under way, {which}")
 
 
 def _as_build(row: asyncpg.Record | None) -> Build | None:

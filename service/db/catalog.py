@@ -83,7 +83,11 @@ SELECT {COLLECTION_COLUMNS}, c.created_at, c.updated_at, c.index_policy, g.index
     (SELECT count(*) FROM braid.chunks h
      WHERE h.generation_id = g.id AND h.type = 'summary') AS summaries,
     (SELECT count(*) FROM braid.jobs j
-     WHERE j.collection_id = c.id AND j.status IN ('pending', 'processing')) AS pending_jobs
+     WHERE j.collection_id = c.id AND j.status IN ('pending', 'processing')) AS pending_jobs,
+    (SELECT count(*) FROM braid.chunks h WHERE h.generation_id = g.id AND h.document_id IN (
+        SELECT i.document_id FROM braid.jobs j JOIN braid.ingests i ON i.job_id = j.id
+        WHERE j.collection_id = c.id AND j.status IN ('pending', 'processing')
+          AND i.status = 'pending')) AS stale_chunks
 FROM {COLLECTION_TABLES}
 WHERE c.team_id = $1 AND ($2::bigint[] IS NULL OR c.id = ANY ($2))
 ORDER BY c.name LIMIT $3 OFFSET $4
@@ -147,6 +151,8 @@ class CollectionRecord(msgspec.Struct, frozen=True):
     chunks: int
     summaries: int
     pending_jobs: int
+    stale_chunks: int
+    """Rows that are shown although a newer version of their document waits."""
     created_at: datetime
     updated_at: datetime
 
@@ -359,6 +365,7 @@ def _as_record(row: asyncpg.Record) -> CollectionRecord:
         chunks=row["chunks"],
         summaries=row["summaries"],
         pending_jobs=row["pending_jobs"],
+        stale_chunks=row["stale_chunks"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

@@ -71,6 +71,7 @@ async def test_only_a_name_is_required(client: httpx.AsyncClient) -> None:
         "chunks": 0,
         "summaries": 0,
         "pending_jobs": 0,
+        "stale_chunks": 0,
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.hashed_embedder import HashedEmbedder
 from support.indexing import (
+    TEAM,
     column,
     eventually,
     finished,
@@ -17,6 +18,7 @@ from support.indexing import (
 )
 from support.reindexing import current, job_of, reindexed, start
 
+from service.db.catalog import describe_collections
 from service.db.pool import Database
 from service.errors import ConflictError, NotFoundError, ProviderError
 from service.indexing import rebuild
@@ -113,7 +115,7 @@ async def test_a_cancelled_reindex_leaves_everything_as_it_was(
     gate = asyncio.Event()
     embedder = HashedEmbedder(dim=32, model="other", hang=gate)
     job_id = await start(database, collection, embedder, **OTHER_MODEL)
-    with pytest.raises(ConflictError, match="under way"):
+    with pytest.raises(ConflictError, match=f"under way, job {job_id}: "):
         await start(database, collection, embedder, **OTHER_MODEL)
     async with working(database, dsn, embedder):
         await cancel_reindex(database, collection, job_id)
@@ -240,3 +242,23 @@ async def test_a_version_for_the_old_model_fails_by_name_after_the_swap(
     assert [one.reason for one in job.failures] == [
         "the vector of chunk 0 has 64 dimensions, the collection has 32"
     ]
+
+
+async def test_chunks_that_a_waiting_version_replaces_are_counted_as_stale(
+    database: Database, dsn: str
+) -> None:
+    collection = await filled(database, dsn, 3)
+
+    async def stale() -> int:
+        async with database.administer() as connection:
+            (record,) = await describe_collections(connection, TEAM, only=[collection.id])
+        return record.stale_chunks
+
+    assert await stale() == 0
+    await submit(
+        database, collection, {"doc_id": "d001", "text": "newer"}, {"doc_id": "e", "text": "new"}
+    )
+    assert await stale() == 1
+    async with working(database, dsn, HashedEmbedder()):
+        await ingest(database, collection, {"doc_id": "last", "text": "t"})
+    assert await stale() == 0
