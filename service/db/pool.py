@@ -17,7 +17,7 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 # A generic plan over skewed collections cost 50 times the custom one; see docs/adr/0002.
 PLANNER_SETTINGS = {"plan_cache_mode": "force_custom_plan", "jit": "off"}
-# Dead rows and filters never end an approximate search early; see docs/adr/0009.
+# Dead rows and filters never end an approximate search early; see docs/adr/0010.
 ITERATIVE_SCAN = "hnsw.iterative_scan = relaxed_order"
 BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ROLLBACK_SECONDS = 2.0
@@ -63,9 +63,10 @@ class _Reader(_Writer):
         if ef_search not in (None, self.ef_search):
             changes.append(f"SET hnsw.ef_search = {ef_search:d}")
         if changes:
-            self.team_id = None
+            kept = ef_search or self.ef_search
+            self.team_id = self.ef_search = None
             await self.execute("; ".join(changes))
-            self.team_id, self.ef_search = team_id, ef_search or self.ef_search
+            self.team_id, self.ef_search = team_id, kept
 
 
 class Database:

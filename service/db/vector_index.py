@@ -67,7 +67,7 @@ SELECT c.index_policy <> 'exact' AND g.dim <= $3 AND (
             OR j.status = 'error' AND j.updated_at > now() - {RETRY_AFTER}))
 FROM braid.generations g JOIN braid.collections c ON c.id = g.collection_id
 JOIN pg_class p ON p.oid = to_regclass($2::text)
-WHERE g.id = $1 FOR UPDATE OF c
+WHERE g.id = $1 FOR NO KEY UPDATE OF c
 """
 
 
@@ -145,6 +145,7 @@ async def open_builder(dsn: str, *, memory_mb: int | None) -> AsyncIterator[Inde
     except (*LOST_CONNECTION, TimeoutError) as error:
         raise UnavailableError("cannot connect to the database") from error
     try:
+        await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")
         # A worker that is killed must not leave the server building for nobody.
         with contextlib.suppress(asyncpg.PostgresError):
             await connection.execute(f"SET {CLIENT_CHECK} = '2s'")

@@ -21,6 +21,7 @@ from service.search.request import SearchPlan
 CAPPED_ROWS = 4
 """Rows to look at for each wanted one when a document may contribute only some."""
 WIDER = 8
+SELECTIVE_FACTOR = 4
 SHARE_SECONDS = 60.0
 MAX_SHARES = 10_000
 
@@ -79,7 +80,7 @@ async def dense_leg(
     share = 1.0
     if query.filter is not None or query.scope == "summaries":
         share = await shares.of(database, plan, query)
-        if share * index.rows * len(vector) <= EXACT_COMPONENTS:
+        if compares_all(index, query, share, ef_search, len(vector)):
             return await _exact(database, generation, query, vector)
     for width in widths(index, query, share, ef_search):
         nearest = Nearest(len(vector), index.quantization, width.rows)
@@ -88,6 +89,19 @@ async def dense_leg(
         if len(candidates) >= query.limit:
             return DenseAnswer(candidates, "hnsw", width.ef_search)
     return await _exact(database, generation, query, vector)
+
+
+def compares_all(
+    index: VectorIndex, query: CandidateQuery, share: float, ef_search: int, dim: int
+) -> bool:
+    """Whether a filter lets so few rows through that comparing all of them is best.
+
+    Where the index cannot keep enough candidates to find the matching ones among them, more work
+    is worth it: the rows it finds later are not the nearest ones.
+    """
+    beyond = max(query.limit, ef_search) > share * EF_SEARCH[-1]
+    work = EXACT_COMPONENTS * (SELECTIVE_FACTOR if beyond else 1)
+    return share * index.rows * dim <= work
 
 
 def widths(index: VectorIndex, query: CandidateQuery, share: float, ef_search: int) -> list[Width]:

@@ -17,7 +17,7 @@ from service.db.pool import Connection, Database, open_database
 from service.db.vector_index import IndexMeasure, open_builder, publish_index, sample_rows
 from service.models import Collection, Quantization, VectorIndex
 from service.search import dense
-from service.search.dense import FilterShares, widths
+from service.search.dense import FilterShares, compares_all, widths
 from service.search.filters import parse_filter
 
 DIM = 32
@@ -199,18 +199,19 @@ async def test_scores_are_exact_cosine_whichever_way(
     ]
 
 
+@pytest.mark.parametrize("dim", [128, 5000])
 async def test_signs_alone_choose_rows_that_are_then_ranked_exactly(
-    database: Database, dsn: str
+    database: Database, dsn: str, dim: int
 ) -> None:
-    vectors = clustered(2000, 128)
+    vectors = clustered(2000 if dim < 1000 else 300, dim)
     stored = await vector_collection(database, vectors)
     collection = await indexed(
-        database, dsn, stored, rows=2000, ef_search=400, quantization="binary"
+        database, dsn, stored, rows=len(vectors), ef_search=400, quantization="binary"
     )
     for asked in vectors[:5]:
         answer = await ask(database, collection, asked)
         assert answer.method == "hnsw"
-        assert ids(answer)[:10] == exact_ids(vectors, asked, range(2000), 10)
+        assert ids(answer)[:10] == exact_ids(vectors, asked, range(len(vectors)), 10)
 
 
 @settings(
@@ -299,6 +300,24 @@ async def test_a_search_on_a_session_that_is_set_up_is_one_statement(
         assert await connection.fetchval("SHOW hnsw.ef_search") == "400"
         assert await connection.fetchval("SHOW hnsw.iterative_scan") == "relaxed_order"
     await one.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "exact"),
+    [
+        (100_000, 0.05, True),
+        (100_000, 0.5, False),
+        (1_000_000, 0.5, False),
+        (1_000_000, 0.03, True),
+        (1_000_000, 0.05, False),
+        (1_000_000, 0.0, True),
+    ],
+)
+def test_a_filter_is_answered_by_what_suits_its_matches(
+    rows: int, share: float, exact: bool
+) -> None:
+    query = CandidateQuery(1, "chunks", None, 40, None)
+    assert compares_all(VectorIndex("none", rows, 40), query, share, 40, 1024) is exact
 
 
 @given(
