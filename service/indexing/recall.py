@@ -12,7 +12,9 @@ from service.db.vectors import stored_vectors
 from service.models import Candidate, Generation, Quantization, Vector
 
 RECALL_AT = 10
-SAMPLED_QUERIES = 100
+LEAST_QUERIES, MOST_QUERIES = 20, 100
+MEASURED_COMPONENTS = 50_000_000_000
+"""Vector components that all exact searches of a measurement may read: a minute or so."""
 SAMPLED_ROWS = 400
 """Rows whose share of matches tells how selective a filter is."""
 UNMEASURED_EF_SEARCH = 100
@@ -46,7 +48,7 @@ async def measure_index(
     """The smallest `ef_search` that reaches the target recall@10, and what else searches need."""
     rows = await count_vectors(database, generation.id)
     sample = await sample_rows(database, generation.id, rows=rows, wanted=SAMPLED_ROWS)
-    probes = await _probes(database, generation, sample[:SAMPLED_QUERIES])
+    probes = await _probes(database, generation, sample[: _queries(rows, generation)])
     if not probes:
         return IndexMeasure(rows, UNMEASURED_EF_SEARCH, None, None, sample)
     recall = 0.0
@@ -58,6 +60,11 @@ async def measure_index(
             return IndexMeasure(rows, ef_search, recall, None, sample)
     note = f"recall@10 {recall:.3f} at ef_search {EF_SEARCH[-1]} is below the target {target:g}"
     return IndexMeasure(rows, None, recall, note, sample)
+
+
+def _queries(rows: int, generation: Generation) -> int:
+    allowed = MEASURED_COMPONENTS // max(1, rows * (generation.dim or 1))
+    return min(max(allowed, LEAST_QUERIES), MOST_QUERIES)
 
 
 async def _probes(
