@@ -17,7 +17,7 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 # A generic plan over skewed collections cost 50 times the custom one; see docs/adr/0002.
 PLANNER_SETTINGS = {"plan_cache_mode": "force_custom_plan", "jit": "off"}
-# Dead rows and filters never end an approximate search early; see docs/adr/0010.
+# Dead rows and filters never end an approximate search early; see docs/adr/0012.
 ITERATIVE_SCAN = "hnsw.iterative_scan = relaxed_order"
 BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ROLLBACK_SECONDS = 2.0
