@@ -188,15 +188,25 @@ async def _ask(
 class Worker:
     """`braid worker` as a process, to be killed."""
 
+    running: ClassVar[list["Worker"]] = []
+
     def __init__(self, dsn: str) -> None:
         environment = os.environ | {"BRAID_DATABASE_URL": dsn, "BRAID_LOG_LEVEL": "error"}
         command = [sys.executable, "-m", "service.cli", "worker"]
         self._process = subprocess.Popen(command, env=environment)
+        Worker.running.append(self)
 
     async def end(self, number: int = signal.SIGTERM) -> None:
         """Send a signal and wait for the end."""
+        Worker.running.remove(self)
         self._process.send_signal(number)
         await asyncio.to_thread(self._process.wait, 30)
+
+
+async def end_workers() -> None:
+    """End those that are left."""
+    for worker in list(Worker.running):
+        await worker.end()
 
 
 async def collection_of(database: Database) -> Collection:
@@ -268,18 +278,17 @@ async def finished(database: Database, job_id: int) -> JobInfo:
     return job
 
 
-async def killed(database: Database, dsn: str, worker: Worker) -> Worker:
-    """Kill the worker five times, each at a random moment after it got on; the one that is left."""
+async def killed(database: Database, dsn: str) -> None:
+    """Kill the worker five times, each at a random moment after it got on, and start another."""
     chance = random.Random(5)
     for _ in range(KILLS):
         before = await carried(database)
         while await carried(database) == before:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.05)
         await asyncio.sleep(chance.uniform(0, MOST_SECONDS))
-        await worker.end(signal.SIGKILL)
-        print(f"    killed at {await carried(database)} documents", flush=True)
-        worker = Worker(dsn)
-    return worker
+        await Worker.running[0].end(signal.SIGKILL)
+        print(f"    killed at {await carried(database)} documents")
+        Worker(dsn)
 
 
 async def carried(database: Database) -> int:
@@ -340,36 +349,46 @@ async def main(chunks: int, dim: int, seconds: float, *, large: bool) -> None:
         try:
             await migrate(dsn)
             database = await open_database(dsn, size=8)
-            worker = Worker(dsn)
-            began = time.perf_counter()
-            await filled(database, corpus, dim)
-            await idle(database)
-            print(
-                f"{chunks} chunks of {dim} dimensions loaded in {time.perf_counter() - began:.0f} s"
-            )
-            with serving(dsn, "search") as url:
-                async with httpx.AsyncClient(base_url=url) as client:
-                    await ready(client)
-                port = httpx.URL(url).port or 80
-                worker = await measure(
-                    database, dsn, corpus, port=port, seconds=seconds, worker=worker
-                )
-            if large:
-                with serving(dsn, "all") as url:
-                    async with httpx.AsyncClient(base_url=url) as client:
-                        await ready(client)
-                    load = Load(database, corpus, httpx.URL(url).port or 80)
-                    await delete_large(database, load, url, dim)
-            await worker.end()
-            await database.close()
+            try:
+                await measure_all(database, dsn, corpus, seconds=seconds, large=large)
+            finally:
+                await end_workers()
+                await database.close()
         finally:
             postgres.stop()
 
 
+async def measure_all(
+    database: Database, dsn: str, corpus: Corpus, *, seconds: float, large: bool
+) -> None:
+    """Load the corpus, then measure re-indexes and a deletion."""
+    Worker(dsn)
+    began, dim = time.perf_counter(), corpus.vectors.shape[1]
+    await filled(database, corpus, dim)
+    await idle(database)
+    took = time.perf_counter() - began
+    print(f"{len(corpus.texts)} chunks of {dim} dimensions loaded in {took:.0f} s")
+    async with ready_server(dsn, "search") as url:
+        await measure(database, dsn, corpus, port=httpx.URL(url).port or 80, seconds=seconds)
+    if large:
+        async with ready_server(dsn, "all") as url:
+            load = Load(database, corpus, httpx.URL(url).port or 80)
+            await delete_large(database, load, url, dim)
+
+
+@asynccontextmanager
+async def ready_server(dsn: str, role: str) -> AsyncIterator[str]:
+    """`braid serve` as a process that answers; its address."""
+    with serving(dsn, role) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            await ready(client)
+        yield url
+
+
 async def measure(
-    database: Database, dsn: str, corpus: Corpus, *, port: int, seconds: float, worker: Worker
-) -> Worker:
-    """Search and write without a re-index, during one, and with kills; the worker that is left."""
+    database: Database, dsn: str, corpus: Corpus, *, port: int, seconds: float
+) -> None:
+    """Search and write without a re-index, during one, and while its worker is killed."""
     async with Load(database, corpus, port).at_work() as warm:
         while len(warm.milliseconds) < WARM_SEARCHES:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.1)
@@ -389,11 +408,10 @@ async def measure(
     print(f"    p95 during / without {ratio:.2f} (target at most 2)")
     async with Load(database, corpus, port).at_work() as load:
         job_id = await begun(database, "german")
-        worker = await killed(database, dsn, worker)
+        await killed(database, dsn)
         await finished(database, job_id)
     load.report(f"with the worker killed {KILLS} times")
     await check(database, corpus)
-    return worker
 
 
 async def loaded(database: Database, corpus: Corpus, port: int, seconds: float) -> Load:
