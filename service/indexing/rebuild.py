@@ -46,9 +46,10 @@ MOST_DOCUMENTS = 256
 SHORT_SECONDS, LONG_SECONDS = 0.25, 1.0
 REST = 0.5
 """Rest after a batch as a share of its time: searches and documents come first."""
-SLICE_SECONDS, GAP_SECONDS = 10.0, 0.5
-"""Then other jobs have a turn, should there be one place only."""
-BUSY_SECONDS = 2.0
+SLICE_SECONDS, GAP_SECONDS = 10.0, 1.5
+"""Then other jobs, and re-indexes that wait, have a turn."""
+BUSY_SECONDS = 0.5
+TROUBLE_SECONDS = 2.0
 PROVIDER_SECONDS = 15.0
 FEW_DOCUMENTS = 100
 HOLD_SECONDS = 10.0
@@ -93,6 +94,10 @@ class Rebuild:
                 return interrupted.seconds
             except GoneError:
                 return None
+            except UnavailableError as error:
+                # Not the queue's growing pause: it counts the turns of a long job as well.
+                log.warning("re-index interrupted", job=self._job.job_id, reason=error.detail)
+                return TROUBLE_SECONDS
         return None
 
     async def _run(self) -> None:
