@@ -53,6 +53,7 @@ from service.providers.addresses import parse_allowed
 from service.providers.embedders import Embedders
 from service.providers.outbound import Accounts, Outbound
 from service.providers.registry import EmbedderOptions
+from service.providers.rerankers import Rerankers
 from service.sealing import Sealer, parse_keys
 from service.search.legs import SearchServices
 from service.search.lexical import CorpusCache
@@ -280,7 +281,12 @@ def _services(
         access=access,
         providers=outside,
         embedders=embedders,
-        search=SearchServices(database, embedders, CorpusCache(StatisticsCache(), PackedIndex())),
+        search=SearchServices(
+            database,
+            embedders,
+            CorpusCache(StatisticsCache(), PackedIndex()),
+            Rerankers(outside.accounts),
+        ),
         gate=Gate(settings.max_concurrent_searches),
         languages=Languages(database),
         schema_revision=newest_revision(),

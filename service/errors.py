@@ -135,5 +135,13 @@ class CallTooLargeError(ProviderError):
     """One call held more than the provider takes; less of it may pass."""
 
 
+class BadAnswerError(ProviderError):
+    """An answer that cannot be what the provider meant."""
+
+
+class CircuitOpenError(ProviderError):
+    """The provider failed so often that it is left alone for a while."""
+
+
 class ConfigurationError(Exception):
     """The operator's settings or environment cannot work; one clear line."""

@@ -47,6 +47,17 @@ class SearchDefaults(msgspec.Struct, frozen=True):
     """Rows that the lexical leg looks at for a query where no posting lists are packed."""
 
 
+class RerankDefaults(msgspec.Struct, frozen=True):
+    """Whether and how a collection's candidates are ranked anew by a model that reads them."""
+
+    enabled: bool = False
+    provider: str | None = None
+    model: str | None = None
+    top_n: int = 50
+    """Candidates that the model reads."""
+    timeout_ms: int = 800
+
+
 class VectorIndex(msgspec.Struct, frozen=True):
     """The approximate index (HNSW) over the vectors of a generation."""
 
@@ -86,6 +97,7 @@ class Collection(msgspec.Struct, frozen=True):
     name: str
     search: SearchDefaults
     generation: Generation
+    rerank: RerankDefaults = RerankDefaults()
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -22,6 +22,12 @@ from service.api.generation_settings import (
     wanted_generation,
 )
 from service.api.problems import CREATING
+from service.api.rerank_settings import (
+    RerankChanges,
+    RerankSettings,
+    changed_rerank,
+    check_rerank,
+)
 from service.api.services import CurrentServices, Services
 from service.db import catalog
 from service.db.catalog import NewCollection
@@ -40,6 +46,7 @@ from service.models import (
     Generation,
     Mode,
     Quantization,
+    RerankDefaults,
     SearchDefaults,
     Weights,
 )
@@ -95,13 +102,15 @@ class CollectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     search: SearchSettings = SearchSettings()
     chunking: Chunking = Chunking()
     bm25: Bm25 = Bm25()
+    rerank: RerankSettings = RerankSettings()
     collection_key: bool | GivenKey = False
 
 
 class CollectionChanges(GenerationChanges, frozen=True, forbid_unknown_fields=True):
-    """What to change; all but `search` needs a re-index and answers 409 with its plan."""
+    """What to change; all but `search` and `rerank` needs a re-index: 409 with its plan."""
 
     search: SearchChanges = SearchChanges()
+    rerank: RerankChanges = RerankChanges()
 
 
 @post(
@@ -143,12 +152,16 @@ async def change_collection(
 ) -> CollectionInfo:
     """Change how a collection is searched; nothing is re-indexed."""
     await _refuse_rebuilds(data, collection.generation, services)
+    await check_rerank(data.rerank, services, principal.team_id)
     async with services.database.administer() as connection:
         current = await catalog.lock_collection(connection, collection.id)
         if current is None:
             raise NotFoundError("unknown collection")
         changed = _changed(current.search, data.search)
         await catalog.update_search(connection, collection.id, changed)
+        rerank = changed_rerank(current.rerank, data.rerank)
+        if rerank != current.rerank:
+            await catalog.update_rerank(connection, collection.id, rerank)
         if data.search.row_budget is not UNSET:
             await catalog.set_row_budget(connection, collection.id, data.search.row_budget)
         info = await describe(connection, principal.team_id, collection.id)
@@ -166,6 +179,7 @@ async def _checked(data: CollectionRequest, services: Services, team_id: int) ->
     await checked_language(data.language, services)
     model, dim = await checked_embedding(data.embedding, services, team_id)
     size, overlap = checked_chunking(data.chunking)
+    await check_rerank(data.rerank, services, team_id)
     search = data.search
     return NewCollection(
         name=data.name,
@@ -188,6 +202,7 @@ async def _checked(data: CollectionRequest, services: Services, team_id: int) ->
         chunk_overlap=overlap,
         k1=data.bm25.k1,
         b=data.bm25.b,
+        rerank=changed_rerank(RerankDefaults(), data.rerank),
     )
 
 

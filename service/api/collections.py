@@ -20,7 +20,7 @@ from service.db.keys import forget_collection
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection
 from service.errors import NotFoundError, UnavailableError
-from service.models import AnalyzerKind, Generation, JobStatus, SearchDefaults
+from service.models import AnalyzerKind, Generation, JobStatus, RerankDefaults, SearchDefaults
 from service.telemetry import log
 
 
@@ -79,6 +79,7 @@ class CollectionInfo(msgspec.Struct, frozen=True):
     search: SearchDefaults
     chunking: ChunkingInfo
     bm25: Bm25Info
+    rerank: RerankDefaults
     generation: int
     building: GenerationBuild | None
     previous: PreviousGeneration | None
@@ -215,6 +216,7 @@ def _info_of(
         search=collection.search,
         chunking=_chunking(generation),
         bm25=Bm25Info(generation.k1, generation.b),
+        rerank=collection.rerank,
         generation=generation.id,
         building=_build(building) if building else None,
         previous=PreviousGeneration(kept.id, kept.until) if kept else None,

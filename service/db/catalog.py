@@ -15,6 +15,7 @@ from service.models import (
     Generation,
     IndexPolicy,
     Quantization,
+    RerankDefaults,
     SearchDefaults,
     VectorIndex,
     Weights,
@@ -23,7 +24,8 @@ from service.models import (
 COLLECTION_TABLES = "braid.collections c JOIN braid.generations g ON g.id = c.active_generation_id"
 COLLECTION_COLUMNS = """
 c.id AS collection_id, c.name AS collection_name, c.search_mode, c.fusion_method, c.weight_dense,
-c.weight_lexical, c.rrf_k, c.fetch_k, c.target_recall, c.quantization, g.id AS generation_id,
+c.weight_lexical, c.rrf_k, c.fetch_k, c.target_recall, c.quantization, c.rerank_enabled,
+c.rerank_provider, c.rerank_model, c.rerank_top_n, c.rerank_timeout_ms, g.id AS generation_id,
 g.team_id AS generation_team_id,
 g.provider, g.model, g.dim, g.base_url, g.language, g.analyzer, g.chunk_size, g.chunk_overlap,
 g.k1, g.b, g.row_budget, g.average_length, g.index_quantization, g.index_rows, g.index_ef_search
@@ -66,6 +68,12 @@ UPDATE_SEARCH = """
 UPDATE braid.collections SET search_mode = $2, fusion_method = $3, weight_dense = $4,
     weight_lexical = $5, rrf_k = $6, fetch_k = $7, target_recall = $8, quantization = $9,
     updated_at = now()
+WHERE id = $1
+"""
+
+UPDATE_RERANK = """
+UPDATE braid.collections SET rerank_enabled = $2, rerank_provider = $3, rerank_model = $4,
+    rerank_top_n = $5, rerank_timeout_ms = $6, updated_at = now()
 WHERE id = $1
 """
 
@@ -124,6 +132,7 @@ class NewCollection(msgspec.Struct, frozen=True):
     chunk_overlap: int
     k1: float = 1.2
     b: float = 0.75
+    rerank: RerankDefaults = RerankDefaults()
 
 
 class IndexRecord(msgspec.Struct, frozen=True):
@@ -217,6 +226,8 @@ async def insert_collection(
         new.b,
         new.search.row_budget,
     )
+    if new.rerank != RerankDefaults():
+        await update_rerank(connection, collection_id, new.rerank)
     await connection.execute(ACTIVATE_GENERATION, collection_id, generation_id)
     await connection.execute(CREATE_PARTITION, generation_id)
     return collection_id, generation_id
@@ -240,6 +251,11 @@ async def lock_collection(connection: Connection, collection_id: int) -> Collect
 async def update_search(connection: Connection, collection_id: int, search: SearchDefaults) -> None:
     """Set how the collection is searched, but for the row budget."""
     await connection.execute(UPDATE_SEARCH, collection_id, *_search_columns(search))
+
+
+async def update_rerank(connection: Connection, collection_id: int, rerank: RerankDefaults) -> None:
+    """Set how candidates are reranked."""
+    await connection.execute(UPDATE_RERANK, collection_id, *msgspec.structs.astuple(rerank))
 
 
 async def set_row_budget(connection: Connection, collection_id: int, rows: int) -> None:
@@ -308,6 +324,13 @@ def as_collection(row: asyncpg.Record) -> Collection | None:
         team_id=row["generation_team_id"],
         name=row["collection_name"],
         search=_as_search(row),
+        rerank=RerankDefaults(
+            enabled=row["rerank_enabled"],
+            provider=row["rerank_provider"],
+            model=row["rerank_model"],
+            top_n=row["rerank_top_n"],
+            timeout_ms=row["rerank_timeout_ms"],
+        ),
         generation=generation,
     )
 

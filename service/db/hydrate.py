@@ -19,6 +19,11 @@ IMPACTS = "SELECT id, bm25 FROM braid.searchable WHERE generation_id = $1 AND id
 
 DOCUMENTS = "SELECT id, doc_id, title, source, metadata FROM braid.documents WHERE id = ANY($1)"
 
+CONTEXTUALIZED = """
+SELECT id, CASE WHEN coalesce(context, '') = '' THEN text ELSE context || E'\n\n' || text END
+FROM braid.searchable WHERE generation_id = $1 AND id = ANY($2)
+"""
+
 MAX_SIBLINGS = 1000
 MAX_RELATED = 10_000
 """Siblings in one answer; with many hits each gets fewer."""
@@ -74,6 +79,14 @@ async def hydrate(
     """The rows that still exist, by row number."""
     found = await connection.fetch(HYDRATE, generation_id, rows)
     return {row["id"]: as_chunk(row) for row in found}
+
+
+async def contextualized_texts(
+    connection: Connection, generation_id: int, rows: Sequence[int]
+) -> dict[int, str]:
+    """What was indexed of the rows that still exist: context and text, by row number."""
+    found = await connection.fetch(CONTEXTUALIZED, generation_id, rows)
+    return {row[0]: row[1] for row in found}
 
 
 async def document_headers(

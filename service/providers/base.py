@@ -7,7 +7,15 @@ import msgspec
 
 from service.models import Generation, Vector
 
-__all__ = ["Embedder", "EmbedderSource", "EmbeddingBatch", "Vector"]
+__all__ = [
+    "Embedder",
+    "EmbedderSource",
+    "EmbeddingBatch",
+    "Relevance",
+    "Reranker",
+    "RerankerSource",
+    "Vector",
+]
 
 
 class EmbeddingBatch(msgspec.Struct, frozen=True):
@@ -48,6 +56,29 @@ class Embedder(Protocol):
 
     async def close(self) -> None:
         """Release sessions, threads and connections."""
+        ...
+
+
+class Relevance(msgspec.Struct, frozen=True):
+    """How well one of the documents answers the query; comparable within one answer."""
+
+    index: int
+    score: float
+
+
+class Reranker(Protocol):
+    """Scores documents by reading them together with the query."""
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> Sequence[Relevance]:
+        """Scores in any order, not yet validated; raises `ProviderError`."""
+        ...
+
+
+class RerankerSource(Protocol):
+    """Hands out rerankers that are guarded: their answers are validated and their failures end."""
+
+    async def get(self, team_id: int, provider: str, model: str | None) -> Reranker | None:
+        """The team's reranker, None without a model; raises `ProviderError`."""
         ...
 
 

@@ -1,5 +1,8 @@
 """Cohere: reranking."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
 from service.providers.registry import Probe
@@ -22,3 +25,19 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 KIND = Kind()
+
+
+class Reranking(msgspec.Struct):
+    """`POST /v2/rerank`; scores of all documents."""
+
+    path: str = "/v2/rerank"
+    default_model: str | None = None
+    query_tokens: int = 2_000
+    document_tokens: int = 4_000
+
+    def body(self, model: str, query: str, documents: Sequence[str]) -> dict[str, Any]:
+        """The request."""
+        return {"model": model, "query": query, "documents": documents, "top_n": len(documents)}
+
+
+RERANKING = Reranking()

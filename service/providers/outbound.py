@@ -16,7 +16,7 @@ from service.models import Credential
 from service.providers.addresses import Address, is_allowed, parse_address
 from service.providers.registry import REMOTES, remote_kind
 
-Purpose = Literal["index", "search"]
+Purpose = Literal["index", "search", "rerank"]
 
 OPERATORS_LIST = "BRAID_ALLOWED_BASE_URLS"
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -62,17 +62,23 @@ class Account:
         self, method: str, path: str, body: Any = None, *, purpose: Purpose = "search"
     ) -> bytes:
         """The body of a successful answer; raises `ProviderError`."""
-        async with self._outbound.place(self.credential.team_id, purpose):
+        async with self.place(purpose):
             if purpose == "index":
                 self._outbound.respect_pause(self.credential.id)
-            try:
-                return await self._outbound.send(
-                    method, self._base_url + path, self._headers(), body
-                )
-            except ProviderError as error:
-                if error.retry_after is not None:
-                    self._outbound.pause(self.credential.id, error.retry_after)
-                raise
+            return await self.send(method, path, body)
+
+    def place(self, purpose: Purpose) -> asyncio.Semaphore:
+        """The places of the team for calls in flight."""
+        return self._outbound.place(self.credential.team_id, purpose)
+
+    async def send(self, method: str, path: str, body: Any = None) -> bytes:
+        """The body of a successful answer, without waiting for a place."""
+        try:
+            return await self._outbound.send(method, self._base_url + path, self._headers(), body)
+        except ProviderError as error:
+            if error.retry_after is not None:
+                self._outbound.pause(self.credential.id, error.retry_after)
+            raise
 
     def _headers(self) -> dict[str, str]:
         secret = self.credential.secret

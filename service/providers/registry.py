@@ -1,5 +1,6 @@
 """Which module serves each kind of provider: a new kind is one file and one line a capability."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,6 +26,12 @@ EMBEDDERS = {
     "voyage": "service.providers.voyage",
 }
 """Provider kind: module with `create(model, dim, options)`, imported when first used."""
+
+RERANKERS = {
+    "cohere": "service.providers.cohere",
+    "voyage": "service.providers.voyage",
+}
+"""Kind of a reranking service: module with `RERANKING`."""
 
 
 class EmbedderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +65,19 @@ class RemoteKind(Protocol):
         ...
 
 
+class Reranking(Protocol):
+    """What one kind of service says and takes to rank documents."""
+
+    path: str
+    default_model: str | None
+    query_tokens: int
+    document_tokens: int
+
+    def body(self, model: str, query: str, documents: Sequence[str]) -> dict[str, Any]:
+        """The request for the scores of all documents."""
+        ...
+
+
 class EmbedderFactory(Protocol):
     """What a provider's module offers."""
 
@@ -72,6 +92,14 @@ def remote_kind(kind: str) -> RemoteKind:
     if kind not in REMOTES:
         raise ProviderError(f"{kind} is no service")
     return cast(RemoteKind, import_module(REMOTES[kind]).KIND)
+
+
+@cache
+def reranking(kind: str) -> Reranking:
+    """How this kind of service ranks; raises `ProviderError` when it does not."""
+    if kind not in RERANKERS:
+        raise ProviderError(f"a provider of kind {kind} has no reranking")
+    return cast(Reranking, import_module(RERANKERS[kind]).RERANKING)
 
 
 def create_embedder(

@@ -55,6 +55,22 @@ class Dialect(msgspec.Struct):
         return body if dim is None else {**body, "output_dimension": dim}
 
 
+class Reranking(msgspec.Struct):
+    """`POST /rerank`; scores of all documents."""
+
+    path: str = "/rerank"
+    default_model: str | None = "rerank-2.5"
+    query_tokens: int = 8_000
+    document_tokens: int = 8_000
+
+    def body(self, model: str, query: str, documents: Sequence[str]) -> dict[str, Any]:
+        """The request."""
+        return {"model": model, "query": query, "documents": documents, "truncation": True}
+
+
+RERANKING = Reranking()
+
+
 def call_tokens(model: str) -> int:
     """Tokens that one call may have, by the model's family."""
     for part, tokens in CALL_TOKENS:

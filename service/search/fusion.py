@@ -58,12 +58,20 @@ class Contribution(msgspec.Struct, frozen=True):
     contribution: float
 
 
+class Reranked(msgspec.Struct, frozen=True):
+    """What a reranker said of a candidate; `rank` counts from 1."""
+
+    rank: int
+    score: float
+
+
 class Fused(msgspec.Struct, frozen=True):
     """A candidate with its fused score and where that came from."""
 
     candidate: Candidate
     score: float
     legs: Mapping[Leg, Contribution]
+    rerank: Reranked | None = None
 
 
 def fuse(legs: Mapping[Leg, Sequence[Candidate]], rule: FusionRule) -> list[Fused]:

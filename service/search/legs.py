@@ -10,7 +10,7 @@ from service.db.candidates import CandidateQuery
 from service.db.pool import Database
 from service.errors import ProviderError
 from service.models import Candidate, Generation, Vector
-from service.providers.base import EmbedderSource
+from service.providers.base import EmbedderSource, RerankerSource
 from service.search.dense import FilterShares, dense_leg
 from service.search.fusion import Leg
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
@@ -28,6 +28,7 @@ class SearchServices(msgspec.Struct, frozen=True):
     database: Database
     embedders: EmbedderSource
     corpus: CorpusCache
+    rerankers: RerankerSource | None = None
     shares: FilterShares = msgspec.field(default_factory=FilterShares)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from service.db.hydrate import contextualized_texts
 from service.db.vectors import stored_vectors
 from service.errors import UnavailableError
 from service.models import Candidate, Collection, Vector
@@ -23,6 +24,14 @@ from service.search.present import Asked, Presented, Shown, arrange, show
 from service.search.progress import Deadline, Progress
 from service.search.report import combined_stages, explain_rule, named, report_part
 from service.search.request import SearchPlan, SearchRequest, plan_search, plan_searches
+from service.search.rerank import (
+    RerankPlan,
+    passing,
+    question,
+    relevance_of,
+    reorder,
+    texts_of,
+)
 from service.search.response import SearchResponse
 from service.search.together import together
 from service.search.words import pool_words
@@ -73,6 +82,7 @@ class _Search:
         self._ranks: dict[int, int] = {}
         self._exhausted = False
         """Nothing more is to be found, and nothing that was found is left out."""
+        self._best_rerank: float | None = None
 
     async def run(self) -> SearchResponse:
         for _ in range(MAX_ATTEMPTS):
@@ -100,6 +110,10 @@ class _Search:
             limit = min(2 * limit, MAX_POOL)
         if plan.request.explain:
             self._ranks = {one.candidate.row: rank for rank, one in enumerate(fused, 1)}
+        reranked = await self._reranked(fused)
+        if reranked is not None:
+            fused = reranked
+            selection = choose(fused, plan.request.k, plan.per_document)
         return legs, rule, await self._diversified(fused, selection)
 
     async def _legs(self, limit: int) -> list[Legs]:
@@ -153,6 +167,55 @@ class _Search:
         rule = choose_rule(plan.method, plan.weights, plan.rrf_k, best)
         return rule, fuse(found, rule)
 
+    async def _reranked(self, fused: list[Fused]) -> list[Fused] | None:
+        """The candidates in the reranker's order; None when the fused order stands."""
+        plan, least = self._plan.rerank, self._plan.request.min_score.rerank
+        if plan is None or not fused:
+            if plan is None and least is not None:
+                self._progress.degrade("rerank", "off")
+            return None
+        read = capped(fused, self._plan.per_document)[: plan.top_n]
+        seconds = min(plan.seconds, self._deadline.for_legs())
+
+        async def run(stage: Stage) -> list[Fused] | None:
+            return await self._rerank(stage, plan, fused, read)
+
+        ranked = await self._progress.attempt("rerank", seconds, run)
+        if ranked is None:
+            return None
+        self._best_rerank = next((one.rerank.score for one in ranked if one.rerank), None)
+        return passing(ranked, least)
+
+    async def _rerank(
+        self, stage: Stage, plan: RerankPlan, fused: list[Fused], read: list[Fused]
+    ) -> list[Fused] | None:
+        rerankers, team_id = self._services.rerankers, self._plan.collection.team_id
+        reranker = await rerankers.get(team_id, plan.provider, plan.model) if rerankers else None
+        if reranker is None:
+            stage.status = "skipped"
+            return None
+        parts = await together([self._texts(at, of) for at, of in self._by_home(read)])
+        rows, texts = texts_of(
+            [one.candidate.row for one in read],
+            {row: text for part in parts for row, text in part.items()},
+        )
+        stage.facts["candidates"] = len(texts)
+        if not texts:
+            return None
+        asked = question(self._plan.text or "", self._plan.request.context)
+        ranked = await reranker.rerank(asked, texts)
+        stage.facts["ranked"] = len(ranked)
+        if len(ranked) < len(texts):
+            self._progress.degrade("rerank", "partial answer")
+        return reorder(fused, rows, ranked)
+
+    async def _texts(self, at: int, chosen: Sequence[Fused]) -> dict[int, str]:
+        """Contextualized texts by row; the connection is given back before the model is asked."""
+        generation = self._collections[at].plan.collection.generation
+        async with self._places, self._services.database.read(generation.team_id) as connection:
+            rows = [one.candidate.row for one in chosen]
+            return await contextualized_texts(connection, generation.id, rows)
+
     async def _diversified(self, fused: list[Fused], selection: Selection) -> Selection:
         """Choose again for diversity, if that is asked for; the selection stands if it fails."""
         plan, diversity = self._plan, self._plan.request.diversity
@@ -167,7 +230,7 @@ class _Search:
             stored = side_by_side(parts)
             stage.facts["candidates"] = len(first)
             stage.facts["without_vector"] = len(first) - len(stored)
-            scores = [one.score for one in first]
+            scores = relevance_of(first)
             vectors = [stored.get(one.candidate.row) for one in first]
             return await asyncio.to_thread(
                 diversify, scores, vectors, plan.request.k, diversity.lambda_
@@ -233,6 +296,8 @@ class _Search:
         for collection in self._collections:
             for leg, score in collection.best.items():
                 best[leg] = max(score, best.get(leg, score))
+        if plan.request.min_score.rerank is not None and self._best_rerank is not None:
+            best["rerank"] = self._best_rerank
         abstained = not selection.hits and bool(best)
         parts = [collection.progress for collection in self._collections]
         names = [collection.plan.shown_name for collection in self._collections]

@@ -129,6 +129,7 @@ def _hit(
         source=stored.source,
         metadata=stored.metadata,
         score=fused.score,
+        rerank_score=fused.rerank.score if fused.rerank else msgspec.UNSET,
         explain=explanation,
         expansion=expansion,
         highlight=highlighted,
@@ -216,7 +217,9 @@ def _explanation(
 
     rank = ranks[fused.candidate.row]
     place = FusedExplanation(rank, fused.score) if plan.mode == "hybrid" else None
-    return HitExplanation(dense=leg("dense"), lexical=leg("lexical"), fused=place)
+    given = fused.rerank
+    reranked = FusedExplanation(given.rank, given.score) if given else None
+    return HitExplanation(dense=leg("dense"), lexical=leg("lexical"), fused=place, rerank=reranked)
 
 
 async def _expansions(

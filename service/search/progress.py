@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from service.errors import ProviderError, UnavailableError
+from service.errors import BadAnswerError, CircuitOpenError, ProviderError, UnavailableError
 from service.search.response import Degradation, StageName
 from service.telemetry import Stage, log, stage
 
@@ -19,6 +19,14 @@ FAILURES = (TimeoutError, UnavailableError, ProviderError)
 
 class NoEmbedderError(ProviderError):
     """The collection turns no text into vectors, and the query brought none."""
+
+
+REASONS = {
+    NoEmbedderError: "no embedder",
+    BadAnswerError: "bad answer",
+    CircuitOpenError: "circuit open",
+    TimeoutError: "timeout",
+}
 
 
 class Deadline:
@@ -56,6 +64,10 @@ class Progress:
         """What was left out, and why."""
         return [Degradation(name, why) for name, why in self._degraded.items()]
 
+    def degrade(self, name: StageName, reason: str) -> None:
+        """Say that a stage did less than it was asked for."""
+        self._degraded[name] = reason
+
     async def attempt(
         self, name: StageName, seconds: float, work: Callable[[Stage], Awaitable[T]]
     ) -> T | None:
@@ -84,6 +96,4 @@ class Progress:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, NoEmbedderError):
-        return "no embedder"
-    return "timeout" if isinstance(error, TimeoutError) else "error"
+    return next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "error")

@@ -12,12 +12,14 @@ from service.models import (
     Filter,
     FusionMethod,
     Mode,
+    RerankDefaults,
     Scope,
     SearchDefaults,
     Vector,
     Weights,
 )
 from service.search.filters import parse_filter
+from service.search.rerank import RerankPlan, common_defaults, plan_rerank
 from service.text import clean
 
 MAX_QUERY_CHARACTERS = 32_768
@@ -68,6 +70,16 @@ class MinScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dense: float | None = None
     lexical: float | None = None
+    rerank: float | None = None
+    """Applied when the reranker has answered."""
+
+
+class Rerank(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the best candidates are ranked anew; what is absent comes from the collection."""
+
+    enabled: bool | None = None
+    top_n: Count | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)] | None = None
 
 
 class Expand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +113,7 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filter: dict[str, Any] | None = None
     fusion: Fusion = Fusion()
     lexical: Lexical = Lexical()
+    rerank: Rerank = Rerank()
     ef_search: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     """Candidates that an approximate vector search keeps; without, what the collection measured."""
     min_score: MinScore = MinScore()
@@ -129,6 +142,7 @@ class SearchPlan(msgspec.Struct, frozen=True):
     pool: int
     """Candidates that each leg fetches first."""
     per_document: int | None
+    rerank: RerankPlan | None = None
     shown_name: str | msgspec.UnsetType = msgspec.UNSET
     """Name of the collection, where hits have to say it."""
 
@@ -153,6 +167,7 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
     for leg, modes in (("dense", ("hybrid", "vector")), ("lexical", ("hybrid", "text"))):
         if getattr(request.min_score, leg) is not None and mode not in modes:
             raise InvalidRequestError.at(f"/min_score/{leg}", f"has no meaning in mode {mode}")
+    rerank = _rerank_plan(request, collection.rerank) if text else None
     grouped = GROUPED_CHUNKS_PER_DOCUMENT if request.group_by == "document" else None
     return SearchPlan(
         request=request,
@@ -164,8 +179,9 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         method=fusion.method or defaults.method,
         weights=weights,
         rrf_k=fusion.rrf_k or defaults.rrf_k,
-        pool=max(fusion.fetch_k or defaults.fetch_k, _least_pool(request)),
+        pool=max(fusion.fetch_k or defaults.fetch_k, _least_pool(request), _read_by(rerank)),
         per_document=request.max_chunks_per_document or grouped,
+        rerank=rerank,
     )
 
 
@@ -189,6 +205,7 @@ def plan_searches(request: SearchRequest, collections: Sequence[Collection]) -> 
             )
         ]
     method, weights, rrf_k = rules[0]
+    rerank = _rerank_plan(request, common_defaults(collections)) if plans[0].text else None
     pool = max(plan.pool for plan in plans)
     return [
         msgspec.structs.replace(
@@ -197,10 +214,22 @@ def plan_searches(request: SearchRequest, collections: Sequence[Collection]) -> 
             weights=weights,
             rrf_k=rrf_k,
             pool=pool,
+            rerank=rerank,
             shown_name=plan.collection.name,
         )
         for plan in plans
     ]
+
+
+def _rerank_plan(request: SearchRequest, defaults: RerankDefaults) -> RerankPlan | None:
+    asked = request.rerank
+    return plan_rerank(
+        defaults, enabled=asked.enabled, top_n=asked.top_n, timeout_ms=asked.timeout_ms
+    )
+
+
+def _read_by(rerank: RerankPlan | None) -> int:
+    return rerank.top_n if rerank else 0
 
 
 def _least_pool(request: SearchRequest) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from service.models import FusionMethod, Metadata, Mode, RecordType, Weights
 from service.search.fusion import LexicalEvidence
 
-StageName = Literal["embed", "dense", "lexical", "rescore", "diversity", "hydrate"]
+StageName = Literal["embed", "dense", "lexical", "rescore", "rerank", "diversity", "hydrate"]
 
 
 class LegExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,6 +33,7 @@ class HitExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     dense: LegExplanation | None = None
     lexical: LegExplanation | None = None
     fused: FusedExplanation | None = None
+    rerank: FusedExplanation | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -75,6 +76,8 @@ class Hit(msgspec.Struct, frozen=True):
     source: str | None
     metadata: Metadata
     score: float
+    rerank_score: float | msgspec.UnsetType = msgspec.UNSET
+    """What the reranker gave, where it ranked the hit."""
     explain: HitExplanation | msgspec.UnsetType = msgspec.UNSET
     expansion: Expansion | msgspec.UnsetType = msgspec.UNSET
     highlight: Highlight | msgspec.UnsetType = msgspec.UNSET

@@ -54,6 +54,13 @@ async def test_only_a_name_is_required(client: httpx.AsyncClient) -> None:
         },
         "chunking": {"size": 512, "overlap": 64},
         "bm25": {"k1": 1.2, "b": 0.75},
+        "rerank": {
+            "enabled": False,
+            "provider": None,
+            "model": None,
+            "top_n": 50,
+            "timeout_ms": 800,
+        },
         "building": None,
         "previous": None,
         "index": "exact",
@@ -134,7 +141,7 @@ async def test_what_was_set_is_what_is_shown(client: httpx.AsyncClient) -> None:
         ({"collection_key": "short"}, "/collection_key"),
         ({"collection_key": "k" * 129}, "/collection_key"),
         ({"collection_key": "with a space in it"}, "/collection_key"),
-        ({"rerank": {"enabled": True}}, "/rerank"),
+        ({"rerank": {"enabled": 1}}, "/rerank/enabled"),
     ],
 )
 async def test_a_bad_setting_is_named(

@@ -91,6 +91,12 @@ class FakeServer:
     def respond(self, call: Call) -> Answer:
         raise NotImplementedError
 
+    async def busy_with(self, calls: int) -> None:
+        """Wait until so many calls are in flight."""
+        while self.in_flight < calls:
+            self.called.clear()
+            await self.called.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while call := await _read_call(reader):
