@@ -3,55 +3,38 @@
 Builds a corpus from the documentation and sources that this machine's Python installation holds,
 loads it with the product's own preparation, and asks the same questions in one run with one
 connection: AND and OR with ts_rank_cd, OR with ts_rank, exact BM25, the bounded GIN path and the
-packed path. Only ratios within one run mean anything.
+packed path. Then the packed path once more while clients write and delete, and the first query of
+a process and of a server. Only ratios within one run mean anything.
 """
 
 import argparse
 import asyncio
 import os
-import random
-import re
 import statistics
-import sysconfig
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from lexical_corpus import ENGLISH, chunks, prepared_collection, questions
+from lexical_live import cold_starts, under_writes
 
 from service.db.candidates import CandidateQuery
 from service.db.embedded import EmbeddedPostgres
-from service.db.keys import find_root_access
 from service.db.migrate import migrate
 from service.db.pool import Connection, Database, open_database
-from service.indexing.packing import pack_if_grown
 from service.models import Collection
 from service.search.lexical import CorpusCache, LexicalAnswer, lexical_leg
 from service.search.packed import PackedIndex
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
-from service.text import Analyzer, prepare, tsvector_literal
+from service.text import prepare, tsvector_literal
 
-WORDS_A_CHUNK = 130
-ENDINGS = {".py", ".md", ".rst", ".txt", ".html", ".pyi", ".h"}
-QUESTION = re.compile(r"(?:[A-Z][a-z]+|How|What|Return|Returns) (?:[a-z]+[ ]){5,11}[a-z]+(?=[.\n])")
 TOP = 10
 LIMIT = 40
-BATCH = 2000
 
-INSERT = """
-    INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-                              text, content_hash, length, tsv, bm25)
-    SELECT $1, 1, n, 'chunk', 'c' || n, 'd' || n, 0, text, decode(md5(text), 'hex'), length, tsv,
-           braid.bm25_document(tsv, length, $6, 1.2, 0.75)
-    FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY
-             AS given (text, exact, words, o),
-         LATERAL (SELECT exact::tsvector || to_tsvector('english', words) AS tsv,
-                         $5 + o AS n) AS made,
-         LATERAL (SELECT braid.document_length(tsv) AS length) AS counted
-"""
 STOCK = """
     SELECT id FROM braid.searchable WHERE generation_id = $1 AND tsv @@ $2::text::tsquery
     ORDER BY {rank}(tsv, $2::text::tsquery) DESC, id LIMIT 40
@@ -68,71 +51,6 @@ class Timing(msgspec.Struct):
     wall: list[float]
     cpu: float
     tops: list[list[int]]
-
-
-def chunks(wanted: int) -> Iterator[str]:
-    """Distinct pieces of text of about 130 words from the files of this machine."""
-    paths = sysconfig.get_paths()
-    seen: set[int] = set()
-    for root in (paths["purelib"], paths["stdlib"], "/usr/share", "/usr/lib"):
-        for path in sorted(Path(root).rglob("*")):
-            if path.suffix not in ENDINGS or not path.is_file():
-                continue
-            words = path.read_text("utf-8", "ignore").replace("\x00", " ").split()
-            for start in range(0, len(words), WORDS_A_CHUNK):
-                text = " ".join(words[start : start + WORDS_A_CHUNK])[:4000]
-                if len(seen) < wanted and hash(text) not in seen and len(text) > 200:
-                    seen.add(hash(text))
-                    yield text
-            if len(seen) >= wanted:
-                return
-
-
-def questions(texts: Sequence[str], count: int) -> list[str]:
-    """Sentences of the corpus, one a chunk."""
-    chance = random.Random(7)
-    found = []
-    for text in chance.sample(list(texts), len(texts)):
-        sentences = QUESTION.findall(text)
-        if sentences:
-            found.append(chance.choice(sentences))
-        if len(found) == count:
-            break
-    return found
-
-
-async def load(database: Database, texts: Sequence[str]) -> Collection:
-    async with database.administer() as connection:
-        collection_id = await connection.fetchval(
-            "INSERT INTO braid.collections (team_id, name) VALUES (1, 'bench') RETURNING id"
-        )
-        generation_id = await connection.fetchval(
-            "INSERT INTO braid.generations (team_id, collection_id, provider, language,"
-            " average_length) VALUES (1, $1, 'none', 'english', $2) RETURNING id",
-            collection_id,
-            1.3 * WORDS_A_CHUNK,
-        )
-        await connection.execute(
-            "UPDATE braid.collections SET active_generation_id = $2 WHERE id = $1",
-            collection_id,
-            generation_id,
-        )
-        await connection.execute("SELECT braid.create_partition($1)", generation_id)
-        analyzer = Analyzer("language", "english")
-        for start in range(0, len(texts), BATCH):
-            batch = texts[start : start + BATCH]
-            made = [prepare(text, analyzer) for text in batch]
-            exact = [tsvector_literal({**one.exact, **one.stop_pairs}) for one in made]
-            words = [one.words for one in made]
-            await connection.execute(
-                INSERT, generation_id, batch, exact, words, start, 1.3 * WORDS_A_CHUNK
-            )
-    async with database.administer() as connection:
-        await connection.execute(f"ANALYZE braid.chunks_{generation_id:d}")
-    access = await find_root_access(database, "default", "bench")
-    assert access is not None
-    assert access.collection is not None
-    return access.collection
 
 
 def backend_cpu(pid: int) -> float:
@@ -189,7 +107,7 @@ class Ways:
         self.unpacked = CorpusCache(StatisticsCache(), NoSegments())
 
     async def _tsquery(self, connection: Connection, text: str, glue: str) -> str:
-        made = prepare(text, Analyzer("language", "english"))
+        made = prepare(text, ENGLISH)
         exact = tsvector_literal(made.exact)
         found: str | None = await connection.fetchval(QUERY_TEXT, exact, made.words, glue)
         return found or ""
@@ -253,26 +171,12 @@ async def hard_questions(ways: Ways, pid: int, asked: Sequence[str], texts: Sequ
         print(f"{name:<30} p50 {p50:7.2f} ms   {p50 / middle:5.1f} times the usual p50")
 
 
-async def prepared_collection(database: Database, texts: Sequence[str]) -> Collection:
-    """The collection of an earlier run on the same folder, or a new one."""
-    access = await find_root_access(database, "default", "bench")
-    if access is not None and access.collection is not None:
-        return access.collection
-    started = time.perf_counter()
-    collection = await load(database, texts)
-    print(f"{len(texts)} chunks loaded in {time.perf_counter() - started:.0f} s", flush=True)
-    started = time.perf_counter()
-    await pack_if_grown(database, collection.generation)
-    print(f"packed in {time.perf_counter() - started:.1f} s", flush=True)
-    return collection
-
-
 async def main(count: int, asked_count: int, kept: Path | None) -> None:
     texts = list(chunks(count))
     asked = questions(texts, asked_count)
     with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
         postgres = EmbeddedPostgres(kept or Path(folder), settings={"shared_buffers": "1GB"})
-        dsn = postgres.start()
+        dsn = await asyncio.to_thread(postgres.start)
         try:
             await migrate(dsn)
             database = await open_database(dsn, size=1)
@@ -283,9 +187,15 @@ async def main(count: int, asked_count: int, kept: Path | None) -> None:
             ways = Ways(database, collection)
             await compare(ways, pid, asked)
             await hard_questions(ways, pid, asked, texts)
+            await under_writes(dsn, ways.collection, asked)
             await database.close()
+            await cold_starts(dsn, ways.collection, asked)
+            await asyncio.to_thread(postgres.stop)
+            dsn = await asyncio.to_thread(postgres.start)
+            print("after a restart of the server:")
+            await cold_starts(dsn, ways.collection, asked)
         finally:
-            postgres.stop()
+            await asyncio.to_thread(postgres.stop)
 
 
 async def sizes(database: Database, generation_id: int, rows: int) -> None:
