@@ -146,9 +146,6 @@ class _Leg:
         if operator == "websearch":
             tsquery = await websearch_query(self._connection, self._analyzer, clauses)
             return LexicalPlan(tsquery, weights)
-        if self._segments and self._query.filter is not None:
-            # The packed lists have just found the filter selective.
-            return LexicalPlan(any_of(weights), weights)
         return plan_lexical(lexemes, self._rows, self._generation)
 
     async def _packed(self, weights: Mapping[str, float]) -> PackedAnswer | None:

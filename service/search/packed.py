@@ -39,7 +39,7 @@ MARGIN = 16
 """Rows beyond the wanted ones, for what rounding to levels may have put in the wrong place."""
 GROWTH = 4
 """What is looked at grows by it while too little of it is there still and passes the filter."""
-FILTERED_ROWS = 3_000
+FILTERED_ROWS = 1_000
 """A filter that leaves too little of so many rows is selective: other ways serve it better."""
 
 
