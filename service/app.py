@@ -53,7 +53,7 @@ from service.providers.addresses import parse_allowed
 from service.providers.embedders import Embedders
 from service.providers.outbound import Accounts, Outbound
 from service.providers.registry import EmbedderOptions
-from service.providers.rerankers import Rerankers
+from service.providers.rerankers import LocalRerankers, Rerankers
 from service.sealing import Sealer, parse_keys
 from service.search.legs import SearchServices
 from service.search.lexical import CorpusCache
@@ -238,7 +238,17 @@ async def _running(
         stack.push_async_callback(outside.outbound.close)
         embedders = make_embedders(settings, outside.accounts)
         stack.push_async_callback(embedders.close)
-        services = _services(settings, database, outside, embedders, AccessCache(changes))
+        local_rerankers = LocalRerankers(settings.reranker_dir)
+        stack.push_async_callback(local_rerankers.close)
+        access = AccessCache(changes)
+        services = _services(
+            settings,
+            database,
+            outside,
+            embedders=embedders,
+            local_rerankers=local_rerankers,
+            access=access,
+        )
         if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
             await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(
@@ -272,7 +282,9 @@ def _services(
     settings: Settings,
     database: Database,
     outside: ProviderServices,
+    *,
     embedders: Embedders,
+    local_rerankers: LocalRerankers,
     access: AccessCache,
 ) -> Services:
     return Services(
@@ -285,7 +297,7 @@ def _services(
             database,
             embedders,
             CorpusCache(StatisticsCache(), PackedIndex()),
-            Rerankers(outside.accounts),
+            Rerankers(outside.accounts, local_rerankers),
         ),
         gate=Gate(settings.max_concurrent_searches),
         languages=Languages(database),

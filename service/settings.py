@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     embedding_threads: int = Field(
         1, ge=1, le=64, description="documents that the local model embeds at the same time"
     )
+    reranker_dir: Path | None = Field(
+        None,
+        description="folder with a folder for each cross-encoder of the provider `local`",
+    )
     worker_concurrency: int = Field(
         2, ge=1, le=64, description="indexing jobs that a process works on at once"
     )

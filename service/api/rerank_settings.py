@@ -45,7 +45,7 @@ async def check_rerank(
         await check_reranker(services.providers.accounts, team_id, asked.provider)
     except UnknownProviderError as error:
         raise InvalidRequestError.at(
-            "/rerank/provider", "must be the name of a registered provider"
+            "/rerank/provider", "must be local or the name of a registered provider"
         ) from error
     except ProviderError as error:
         raise InvalidRequestError.at("/rerank/provider", str(error)) from error

@@ -2,18 +2,30 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Hashable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from service.errors import BadAnswerError
+from service.errors import BadAnswerError, ProviderError
 from service.providers.base import Relevance, Reranker
 from service.providers.breaker import Breaker
+from service.providers.embedders import BUNDLED
 from service.providers.outbound import Account, Accounts
 from service.providers.registry import Reranking, reranking
 from service.text import clip_tokens
 
+if TYPE_CHECKING:
+    from service.providers.onnx_reranker import OnnxReranker
+
 MAX_BREAKERS = 10_000
+LOCAL_PLACES = 4
+"""Calls of local models that wait or run; each model runs one at a time."""
+ONNX = "service.providers.onnx_reranker"
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class _Item(msgspec.Struct):
@@ -90,14 +102,56 @@ def validated(answer: Sequence[Relevance], count: int) -> list[Relevance]:
 
 async def check_reranker(accounts: Accounts, team_id: int, provider: str) -> None:
     """Raise `ProviderError` for a provider that is not registered or does not rank."""
-    reranking((await accounts.find(team_id, provider)).credential.kind)
+    if provider != BUNDLED:
+        kind = (await accounts.find(team_id, provider)).credential.kind
+        if kind != BUNDLED:
+            reranking(kind)
+
+
+class LocalRerankers:
+    """The cross-encoders in the operator's folder, each loaded once."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._made: dict[str, OnnxReranker] = {}
+
+    async def get(self, model: str) -> Reranker:
+        """The model of this name; raises `ProviderError`."""
+        if self._folder is None:
+            raise ProviderError("the operator has not set BRAID_RERANKER_DIR")
+        # The name is a tenant's: it names a folder in there, and no path.
+        if not MODEL_NAME.fullmatch(model) or not (self._folder / model).is_dir():
+            raise ProviderError("there is no such local reranker")
+        if model not in self._made:
+            self._made[model] = await asyncio.to_thread(_load_onnx, self._folder / model)
+        return self._made[model]
+
+    async def close(self) -> None:
+        """Release the models."""
+        made = list(self._made.values())
+        self._made.clear()
+        for reranker in made:
+            await reranker.close()
+
+
+def _load_onnx(folder: Path) -> "OnnxReranker":
+    try:
+        module = import_module(ONNX)
+    except ModuleNotFoundError as error:
+        raise ProviderError(
+            "local reranking is not installed: pip install 'braid[rerank]'"
+        ) from error
+    made: OnnxReranker = module.OnnxReranker(folder)
+    return made
 
 
 class Rerankers:
     """Hands out rerankers; the failures of each are counted for the whole process."""
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, local: LocalRerankers) -> None:
         self._accounts = accounts
+        self._local = local
+        self._places = asyncio.Semaphore(LOCAL_PLACES)
         self._breakers: dict[Hashable, Breaker] = {}
 
     async def check(self, team_id: int, provider: str) -> None:
@@ -106,7 +160,9 @@ class Rerankers:
 
     async def get(self, team_id: int, provider: str, model: str | None) -> Reranker | None:
         """The team's reranker, None without a model; raises `ProviderError`."""
-        account = await self._accounts.find(team_id, provider)
+        account = None if provider == BUNDLED else await self._accounts.find(team_id, provider)
+        if account is None or account.credential.kind == BUNDLED:
+            return await self._get_local(model)
         kind = reranking(account.credential.kind)
         model = model or kind.default_model
         if model is None:
@@ -115,6 +171,12 @@ class Rerankers:
         return GuardedReranker(
             RemoteReranker(account, model, kind), breaker, account.place("rerank")
         )
+
+    async def _get_local(self, model: str | None) -> Reranker | None:
+        if model is None:
+            return None
+        reranker = await self._local.get(model)
+        return GuardedReranker(reranker, self._breaker((BUNDLED, model), BUNDLED), self._places)
 
     def _breaker(self, key: Hashable, name: str) -> Breaker:
         if key not in self._breakers and len(self._breakers) >= MAX_BREAKERS:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -26,6 +27,7 @@ from support.fake_http import (
 )
 from support.searching import chunk, document, filled, ids, search
 
+MODELS = Path(__file__).parents[1] / "providers/data"
 # BM25 prefers short texts; the fake reranker the share of the query's words.
 TEXTS = ["key", "key key rotate", "rotate the key", "key lock", "every key is old", "new key"]
 FUSED = {"query": {"text": "rotate the old key"}, "mode": "text", "rerank": {"enabled": False}}
@@ -269,6 +271,26 @@ async def test_a_request_may_switch_it_on(client: httpx.AsyncClient, voyage: Fak
     answer = await search(client, "docs", **ASKED, rerank={"enabled": True})
     assert len(voyage.calls[0].body["documents"]) == 3
     assert answer["stages"]["rerank"]["ranked"] == 3
+
+
+async def test_a_local_model_ranks_too(dsn: str) -> None:
+    async with serving(dsn, reranker_dir=MODELS) as app, client_of(app) as client:
+        chunks = [chunk(str(at), text) for at, text in enumerate(TEXTS)]
+        rerank = {
+            "enabled": True,
+            "provider": "local",
+            "model": "cross-encoder",
+            "timeout_ms": 2000,
+        }
+        documents = [document(f"d{one['id']}", one) for one in chunks]
+        await filled(client, "docs", documents, language="english", rerank=rerank)
+        answer = await search(client, "docs", **ASKED)
+        assert answer["degraded"] == []
+        assert answer["hits"][0]["rerank_score"] == pytest.approx(0.7311, abs=1e-3)
+        await client.patch("/v1/collections/docs", json={"rerank": {"model": "../docs"}})
+        broken = await search(client, "docs", **ASKED)
+        assert broken["degraded"] == [{"stage": "rerank", "reason": "error"}]
+        assert len(broken["hits"]) == len(TEXTS)
 
 
 async def test_cohere_ranks_too(client: httpx.AsyncClient) -> None:
