@@ -8,6 +8,9 @@ import asyncpg
 import httpx
 import pytest
 from litestar import Litestar
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.api import ROOT, client_of, new_key, pointers, problem, serving
 from support.credentials import LOOPBACK, SECRET_KEY
 from support.fake_anthropic import FakeAnthropic
@@ -283,6 +286,49 @@ async def test_a_deleted_provider_is_forgotten_and_a_new_one_takes_its_place(
     assert gone["degraded"] == [{"stage": "embed", "reason": "error"}]
     await register(client, base_url=voyage.url)
     assert (await client.post(path, json=asked)).json()["degraded"] == []
+
+
+async def dump(dsn: str) -> str:
+    """Every row of every table as text, secrets in hexadecimal and as they are."""
+    connection = await asyncpg.connect(dsn)
+    tables = await connection.fetch(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'braid'"
+    )
+    rows = [
+        row[0]
+        for table in tables
+        for row in await connection.fetch(f"SELECT t::text FROM {table[0]} t")
+    ]
+    await connection.close()
+    return "\n".join(rows)
+
+
+async def test_a_key_appears_in_no_dump_and_no_trace(
+    client: httpx.AsyncClient, voyage: FakeVoyage, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = InMemorySpanExporter()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr("service.telemetry._tracer", tracing.get_tracer("test"))
+    await register(client, base_url=voyage.url)
+    embedding = {"provider": "mine", "model": "voyage-4"}
+    rerank = {"enabled": True, "provider": "mine"}
+    body = {"name": "c", "embedding": embedding, "rerank": rerank}
+    assert (await client.post("/v1/collections", json=body)).status_code == 201
+    documents = {"documents": [{"doc_id": "d", "text": "words"}]}
+    await client.post("/v1/collections/c/documents", json=documents, params={"wait": "true"})
+    voyage.always = refusal(401, {"detail": KEY})
+    await client.post("/v1/collections/c/search", json={"query": {"text": "words"}})
+    failed = {"documents": [{"doc_id": "e", "text": "others"}]}
+    await client.post("/v1/collections/c/documents", json=failed, params={"wait": "true"})
+    stored = await dump(dsn)
+    assert "mine" in stored
+    assert "the provider refuses the key" in stored
+    for secret in (KEY, KEY.encode().hex(), SECRET_KEY):
+        assert secret not in stored
+    names = {span.name for span in spans.get_finished_spans()}
+    assert {"braid.embed", "braid.ingest"} <= names
+    assert not any(KEY in span.to_json() for span in spans.get_finished_spans())
 
 
 async def test_a_key_appears_in_no_log_and_no_answer(

@@ -1,9 +1,12 @@
 """Sealed credentials in the database: opened for their team, sealed anew with a newer key."""
 
+import asyncio
+
 import asyncpg
 import pytest
 from pydantic import SecretStr
 
+from service.cli import main
 from service.db.credentials import (
     Credentials,
     NewCredential,
@@ -91,6 +94,26 @@ async def test_secrets_are_sealed_anew_once(database: Database) -> None:
         assert found is not None
         assert found.secret is not None
         assert found.secret.get_secret_value() == secret
+
+
+async def test_braid_reseal_does_it_and_names_what_it_cannot(
+    database: Database,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await insert(database, "one", Sealer([OLD]))
+    monkeypatch.setenv("BRAID_DATABASE_URL", dsn)
+    monkeypatch.setenv("BRAID_SECRET_KEY", f"{NEW},{OLD}")
+    assert await asyncio.to_thread(main, ["reseal"]) == 0
+    assert "1 secrets" in capsys.readouterr().err
+    found = await Credentials(database, Sealer([NEW])).find(1, "one")
+    assert found is not None
+    monkeypatch.setenv("BRAID_SECRET_KEY", "y" * 32)
+    assert await asyncio.to_thread(main, ["reseal"]) == 1
+    assert "opens the secrets of providers" in capsys.readouterr().err
+    monkeypatch.delenv("BRAID_SECRET_KEY")
+    assert await asyncio.to_thread(main, ["reseal"]) == 1
 
 
 async def test_no_role_of_searches_reads_credentials(database: Database) -> None:

@@ -11,7 +11,14 @@ import pytest
 
 from service.cli.client import AnswerError, Api, is_local, open_api
 from service.cli.console import CommandError
-from service.cli.rootkey import FILE_NAME, ensure_root_key, read_root_key
+from service.cli.rootkey import (
+    FILE_NAME,
+    SECRET_FILE_NAME,
+    ensure_root_key,
+    ensure_secret_key,
+    read_root_key,
+)
+from service.sealing import parse_keys
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -130,6 +137,10 @@ def test_the_root_key_is_made_once_and_is_for_its_owner_only(tmp_path):
     assert read_root_key(folder) is None
     key = ensure_root_key(folder)
     assert ensure_root_key(folder) == read_root_key(folder) == key
+    secret = ensure_secret_key(folder)
+    assert ensure_secret_key(folder) == secret != key
+    assert (folder / SECRET_FILE_NAME).stat().st_mode & 0o777 == 0o600
+    assert parse_keys(secret) == [secret]
     assert stat.S_IMODE((folder / FILE_NAME).stat().st_mode) == 0o600
     assert ensure_root_key(tmp_path) != key
 
