@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -52,7 +52,7 @@ LARGE_CHUNKS = 100_000
 COPY = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
     text, content_hash, length, tsv, bm25, embedding, own_vector)
-SELECT $1, team_id, $3, type, chunk_id || '-' || $3, doc_id, position, text, content_hash, length,
+SELECT $1, team_id, $3::bigint, type, chunk_id || '-' || $3::bigint, doc_id, position, text, content_hash, length,
     tsv, bm25, embedding, own_vector
 FROM braid.chunks WHERE generation_id = $2
 """
@@ -342,7 +342,7 @@ async def delete_large(database: Database, load: Load, url: str, dim: int) -> No
     load.report(f"deleted {LARGE_CHUNKS} chunks in {seconds:.3f} s")
 
 
-async def main(chunks: int, dim: int, seconds: float, *, large: bool) -> None:
+async def main(chunks: int, dim: int, seconds: float, parts: Sequence[str]) -> None:
     corpus = Corpus(chunks, dim)
     with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
         postgres = EmbeddedPostgres(Path(folder))
@@ -351,7 +351,7 @@ async def main(chunks: int, dim: int, seconds: float, *, large: bool) -> None:
             await migrate(dsn)
             database = await open_database(dsn, size=8)
             try:
-                await measure_all(database, dsn, corpus, seconds=seconds, large=large)
+                await measure_all(database, dsn, corpus, seconds=seconds, parts=parts)
             finally:
                 await end_workers()
                 await database.close()
@@ -360,7 +360,7 @@ async def main(chunks: int, dim: int, seconds: float, *, large: bool) -> None:
 
 
 async def measure_all(
-    database: Database, dsn: str, corpus: Corpus, *, seconds: float, large: bool
+    database: Database, dsn: str, corpus: Corpus, *, seconds: float, parts: Sequence[str]
 ) -> None:
     """Load the corpus, then measure re-indexes and a deletion."""
     Worker(dsn)
@@ -369,9 +369,11 @@ async def measure_all(
     await idle(database)
     took = time.perf_counter() - began
     print(f"{len(corpus.texts)} chunks of {dim} dimensions loaded in {took:.0f} s")
-    async with ready_server(dsn, "search") as url:
-        await measure(database, dsn, corpus, port=httpx.URL(url).port or 80, seconds=seconds)
-    if large:
+    if "reindex" in parts:
+        async with ready_server(dsn, "search") as url:
+            port = httpx.URL(url).port or 80
+            await measure(database, dsn, corpus, port=port, seconds=seconds)
+    if "delete" in parts:
         async with ready_server(dsn, "all") as url:
             load = Load(database, corpus, httpx.URL(url).port or 80)
             await delete_large(database, load, url, dim)
@@ -431,6 +433,7 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=20, help="of the load without a re-index")
-    parser.add_argument("--no-delete", action="store_true", help="leave out the large deletion")
+    parser.add_argument("--only", choices=["reindex", "delete"], help="one of the two parts")
     given = parser.parse_args()
-    asyncio.run(main(given.chunks, given.dim, given.seconds, large=not given.no_delete))
+    parts = [given.only] if given.only else ["reindex", "delete"]
+    asyncio.run(main(given.chunks, given.dim, given.seconds, parts))
