@@ -52,8 +52,8 @@ LARGE_CHUNKS = 100_000
 COPY = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
     text, content_hash, length, tsv, bm25, embedding, own_vector)
-SELECT $1, team_id, $3::bigint, type, chunk_id || '-' || $3::bigint, doc_id, position, text, content_hash, length,
-    tsv, bm25, embedding, own_vector
+SELECT $1, team_id, $3::bigint, type, chunk_id || '-' || $3::bigint, doc_id, position, text,
+    content_hash, length, tsv, bm25, embedding, own_vector
 FROM braid.chunks WHERE generation_id = $2
 """
 ADD_DOCUMENTS = """
