@@ -147,12 +147,11 @@ class _Diagnose:
             return None  # the search meets the same trouble, and its answer names it
 
     def _as_searched(self) -> SearchRequest:
-        """The search without what only makes its answer longer; the query is embedded once."""
+        """The search without what only makes its answer longer."""
         request = self._request
         query = request.query
-        if self._vector is not None:
-            text = None if self._plan.mode == "vector" else query.text
-            query = Query(text, self._vector.tolist())
+        if self._vector is not None and self._plan.mode == "hybrid":
+            query = Query(query.text, self._vector.tolist())
         return msgspec.structs.replace(
             request, query=query, expand=Expand(), highlight=False, explain=True
         )

@@ -32,6 +32,7 @@ Reason = Literal[
     "document_cap",
     "min_score",
     "k",
+    "rerank",
     "diversity",
     "found",
 ]
@@ -52,6 +53,7 @@ WORDS: Mapping[Reason, str] = {
     "document_cap": "other chunks of its document took the places that a document may have",
     "min_score": "its score is below the threshold",
     "k": "others rank before it: the answer ends at k",
+    "rerank": "the reranker put others before it, or its score there is below the threshold",
     "diversity": "it repeats what was picked before it",
     "found": "it is in the answer",
 }
@@ -270,6 +272,9 @@ def _after_fusion(found: Findings, fused: Fused) -> Reason:
     near = fused in order[: plan.request.k] or (
         plan.request.group_by == "document" and fused.candidate.document in best
     )
+    reranked = found.answer.stages.get("rerank", {}).get("status") == "ok"
+    if reranked and (near or plan.request.min_score.rerank is not None):
+        return "rerank"
     return "diversity" if near and plan.request.diversity else "k"
 
 

@@ -223,6 +223,22 @@ async def test_a_threshold_can_leave_nothing_and_says_what_was_best(
     assert nothing["best_score"] == {"rerank": best}
 
 
+async def test_a_diagnosis_names_the_reranker(client: httpx.AsyncClient) -> None:
+    (fused,) = ids(await search(client, "docs", **FUSED, k=1))
+    (answer,) = ids(await search(client, "docs", **ASKED, k=1))
+    assert fused != answer
+    for body, looked_for, reason in (
+        ({**ASKED, "k": 1}, fused, "rerank"),
+        ({**ASKED, "k": 1}, answer, "found"),
+        ({**FUSED, "k": 1}, answer, "k"),
+        ({**ASKED, "min_score": {"rerank": 2}}, answer, "rerank"),
+    ):
+        response = await client.post(
+            "/v1/collections/docs/search/diagnose", json={**body, "id": looked_for}
+        )
+        assert response.json()["reason"] == reason, response.text
+
+
 async def test_a_threshold_without_a_reranker_is_not_silent(client: httpx.AsyncClient) -> None:
     fused = await search(client, "docs", **FUSED)
     answer = await search(client, "docs", **FUSED, min_score={"rerank": 2})
