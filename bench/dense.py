@@ -346,7 +346,7 @@ def _show(name: str, p50: dict[str, float]) -> None:
 async def delete(dsn: str, name: str, other: Asking) -> None:
     """Delete a collection over the API while another one is searched."""
     settings = Settings(database_url=dsn, root_api_key=KEY)
-    app = create_app_for("index", settings, lambda _settings: NoModels(EmbedderOptions()))
+    app = create_app_for("index", settings, lambda *_given: NoModels(EmbedderOptions()))
     waits: list[float] = []
     answered: list[float] = []
     stop = asyncio.Event()

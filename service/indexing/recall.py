@@ -15,7 +15,7 @@ RECALL_AT = 10
 LEAST_QUERIES, MOST_QUERIES = 20, 100
 MEASURED_COMPONENTS = 50_000_000_000
 """Vector components that all exact searches of a measurement may read: a minute or so."""
-SAMPLED_ROWS = 400
+SAMPLED_ROWS = 200
 """Rows whose share of matches tells how selective a filter is."""
 UNMEASURED_EF_SEARCH = 100
 EQUAL_SCORES = 1e-6
