@@ -52,12 +52,6 @@ class EvaluationSet(msgspec.Struct, frozen=True):
     queries: Mapping[str, str]
     grades: Mapping[str, Mapping[str, int]]
 
-    @property
-    def one_right(self) -> bool:
-        """Whether nearly every query has a single right document."""
-        single = sum(len(grades) == 1 for grades in self.grades.values())
-        return single >= 0.8 * len(self.grades)
-
 
 def read_set(folder: Path, language: str | None) -> EvaluationSet:
     """Read a folder of corpus.jsonl, queries.jsonl and qrels.tsv.
