@@ -54,7 +54,9 @@ async def _drop(database: Database, orphan: _Orphan) -> bool:
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             for statement in statements:
-                await database.fetch_row(statement.format(orphan.generation_id))
-    except (TimeoutError, UnavailableError, *SOMEBODY_ELSE_DOES):
+                wanted = statement.format(orphan.generation_id)
+                if not await database.execute_unless(SOMEBODY_ELSE_DOES, wanted):
+                    return False
+    except (TimeoutError, UnavailableError):
         return False
     return True

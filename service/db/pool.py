@@ -131,6 +131,20 @@ class Database:
         async with self._acquire(self._writers) as connection:
             return await connection.fetchrow(statement, *arguments)
 
+    async def execute_unless(
+        self, refusals: tuple[type[asyncpg.PostgresError], ...], statement: str
+    ) -> bool:
+        """Run a statement that commits by itself, as the schema's owner; whether it was done.
+
+        One of the refusals is an answer, not a failure.
+        """
+        async with self._acquire(self._writers) as connection:
+            try:
+                await connection.execute(statement)
+            except refusals:
+                return False
+        return True
+
     @contextlib.asynccontextmanager
     async def _transaction(self, pool: Pool, begin: str) -> AsyncIterator[Connection]:
         async with (

@@ -100,3 +100,14 @@ async def test_everything_that_belonged_to_a_collection_goes(database: Database,
         **{name: count // 2 for name, count in everything.items()},
         "remembered": 0,
     }
+
+
+async def test_several_processes_may_remove_the_same_tables(database: Database) -> None:
+    for name in ("a", "b", "c"):
+        await delete(database, await stored_collection(database, ["x"], name=name))
+    async with database.administer() as connection:
+        assert await tables(connection) == 3
+    await asyncio.gather(*(drop_orphan_partitions(database) for _ in range(4)))
+    await drop_orphan_partitions(database)
+    async with database.administer() as connection:
+        assert await tables(connection) == 0
