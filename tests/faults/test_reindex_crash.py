@@ -165,10 +165,12 @@ async def test_a_reindex_killed_five_times_ends_right_while_others_write_and_sea
         for _ in range(KILLS):
             before = await progress_of(database)
             process = await asyncio.to_thread(start_worker, dsn)
-            await eventually(lambda before=before: is_past(database, before), seconds=60)
-            await asyncio.sleep(chance.uniform(0, MOST_SECONDS))
-            process.send_signal(signal.SIGKILL)
-            await asyncio.to_thread(process.wait)
+            try:
+                await eventually(lambda before=before: is_past(database, before), seconds=60)
+                await asyncio.sleep(chance.uniform(0, MOST_SECONDS))
+            finally:
+                process.send_signal(signal.SIGKILL)
+                await asyncio.to_thread(process.wait)
             progress.append((await job_of(database, collection, job_id)).counts.indexed)
         async with working(database, dsn, HashedEmbedder(), lease_seconds=LEASE_SECONDS):
             job = await finished(database, collection, job_id)
