@@ -248,6 +248,8 @@ class PackedQuery(msgspec.Struct, frozen=True):
 
     rows: list[int]
     boundary: int
+    tsquery: str
+    """Matched by every row that holds a lexeme of the query, not just one of the same position."""
     weights: Mapping[int, float]
     """idf x query tf by the lexeme's position (from 1)."""
 
@@ -256,13 +258,20 @@ async def packed_candidates(
     connection: Connection, query: CandidateQuery, packed: PackedQuery
 ) -> list[Candidate]:
     """Those rows that are still there, and the best fresh rows, all with their exact scores."""
-    arguments: list[object] = [sparse_weights(packed.weights), packed.rows, packed.boundary]
+    arguments: list[object] = [
+        sparse_weights(packed.weights),
+        packed.rows,
+        packed.boundary,
+        packed.tsquery,
+    ]
     score = "-(bm25 <#> $1)"
     condition = eligible(query, arguments)
-    # The same rows as by tsv @@, which would cost the planner more than the rest of this query.
-    fresh = best_first(query, score, f"{condition} AND id >= $3 AND bm25 <#> $1 < 0", arguments)
+    # As a function, because the planner would look up what @@ selects in thousands of statistics.
+    holds = "ts_match_vq(tsv, $4::text::tsquery)"
+    is_fresh = f"{condition} AND id >= $3 AND bm25 <#> $1 < 0 AND {holds}"
+    fresh = best_first(query, score, is_fresh, arguments)
     still_there = (
         f"SELECT id, document_id, type, chunk_id, position, {score} AS score"
-        f" FROM braid.searchable WHERE {condition} AND id = ANY($2)"
+        f" FROM braid.searchable WHERE {condition} AND id = ANY($2) AND {holds}"
     )
     return as_candidates(await connection.fetch(f"({still_there}) UNION ALL ({fresh})", *arguments))

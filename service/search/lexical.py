@@ -154,7 +154,7 @@ class _Leg:
             self._corpus.packed,
             self._segments,
             self._query,
-            PackedWeights(positions_of(weights), self._generation.k1),
+            PackedWeights(positions_of(weights), any_of(weights), self._generation.k1),
         )
 
     async def _bounded(self, chosen: LexicalPlan, named: Set[str]) -> LexicalAnswer:

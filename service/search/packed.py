@@ -133,6 +133,8 @@ class PackedWeights(msgspec.Struct, frozen=True):
 
     by_position: Mapping[int, float]
     """idf x query tf by the lexeme's position (from 1)."""
+    tsquery: str
+    """What a row must match to be a candidate."""
     k1: float
 
 
@@ -173,7 +175,9 @@ async def search_packed(
         most = 2 * query.per_document + MARGIN
     while True:
         best = _best_rows(scored, query, keep, most)
-        packed = PackedQuery(best.rows.tolist(), segments[-1].upper, asked.by_position)
+        packed = PackedQuery(
+            best.rows.tolist(), segments[-1].upper, asked.tsquery, asked.by_position
+        )
         found = await packed_candidates(connection, query, packed)
         candidates = _ranked(found, query)
         if not _has_room(best.crowded, found, query):

@@ -7,6 +7,7 @@ from service.db.segments import largest_generations
 from service.models import Generation
 from service.search.lexical import CorpusCache
 from service.search.packed import PackedWeights, search_packed
+from service.search.planning import any_of
 from service.text import lexeme_hash
 
 WARMED_GENERATIONS = 32
@@ -34,5 +35,5 @@ async def _warm(database: Database, corpus: CorpusCache, generation: Generation)
         # A server process, too, is slow at what it does for the first time.
         await corpus.statistics.lexemes_of(connection, analyzer.configuration, hot)
         query = CandidateQuery(generation.id, "chunks", None, 1, None)
-        asked = PackedWeights(dict.fromkeys(places[:1], 1.0), generation.k1)
+        asked = PackedWeights(dict.fromkeys(places[:1], 1.0), any_of(hot[:1]), generation.k1)
         await search_packed(connection, corpus.packed, segments, query, asked)

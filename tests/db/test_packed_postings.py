@@ -23,6 +23,7 @@ from service.search.planning import positions_of
 from service.search.postings import Accumulator, WeightedList, densest
 from service.search.request import Query, SearchRequest, plan_search
 from service.search.statistics import StatisticsCache
+from service.text import lexeme_hash
 
 WORDS = ["q" + "".join(chr(ord("a") + int(digit)) for digit in str(number)) for number in range(60)]
 numbers = itertools.count(1)
@@ -215,6 +216,20 @@ def test_the_accumulator_finds_the_top_and_forgets_everything(
     assert not accumulator._scores.any()
 
 
+async def test_a_lexeme_of_the_same_position_is_no_match(database: Database) -> None:
+    seen: dict[int, str] = {}
+    for number in itertools.count():
+        held, asked = seen.setdefault(lexeme_hash(f"w{number}"), f"w{number}"), f"w{number}"
+        if held != asked:
+            break
+    collection = await stored_collection(database, [held] * 50 + [f"{asked} more"])
+    await pack_if_grown(database, collection.generation)
+    await add_rows(database, collection.generation, [held, asked], after=1000)
+    answer = await ask(database, fresh_corpus(), collection, asked, limit=60)
+    assert answer.path == "packed"
+    assert {one.chunk_id for one in answer.candidates} == {"c000051", "c001002"}
+
+
 async def test_packed_scores_differ_from_bm25_by_their_rounding_only(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +242,7 @@ async def test_packed_scores_differ_from_bm25_by_their_rounding_only(
     async with database.read(1) as connection:
         segments = await index.segments(connection, collection.generation)
         scored = await packed._scored(
-            connection, index, segments, packed.PackedWeights(weights, 1.2)
+            connection, index, segments, packed.PackedWeights(weights, "", 1.2)
         )
     assert scored is not None
     rounded = {
