@@ -120,7 +120,8 @@ async def test_both_paths_agree_under_random_writes(
         await add_rows(database, generation, added, after=1000 * (step + 1), **kind)
         async with database.administer() as connection:
             await connection.execute(
-                "DELETE FROM braid.chunks WHERE generation_id = $1 AND id % 7 = $2",
+                "DELETE FROM braid.chunks"
+                " WHERE generation_id = $1 AND right(chunk_id, 3)::int % 7 = $2",
                 generation.id,
                 data.draw(st.integers(0, 6)),
             )
@@ -133,7 +134,13 @@ async def test_both_paths_agree_under_random_writes(
     }
     by_lists, bounded = await both_ways(database, collection, " ".join(words), monkeypatch, **how)
     assert by_lists.path == "packed" or how["filter"]
-    assert ranking(by_lists) == ranking(bounded)
+    if by_lists.exact:
+        assert ranking(by_lists) == ranking(bounded)
+    # Else more rows than the margin are nearer to each other than the rounding of their impacts.
+    rounding = 2 * 2.2 / 255 * sum(bounded.weights.values())
+    assert [one.score for one in by_lists.candidates] == pytest.approx(
+        [one.score for one in bounded.candidates], abs=rounding
+    )
 
 
 def below(number: int) -> Condition:
