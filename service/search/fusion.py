@@ -80,40 +80,22 @@ def fuse(legs: Mapping[Leg, Sequence[Candidate]], rule: FusionRule) -> list[Fuse
     Ties go to the better single rank, then the smaller id; a candidate absent from a leg gets
     nothing from it.
     """
-    gathered: dict[int, _Gathered] = {}
+    fused: dict[int, Fused] = {}
+    best: dict[int, int] = {}
     for leg, ranked in legs.items():
         for candidate, part in zip(ranked, _contributions(leg, ranked, rule), strict=True):
-            known = gathered.get(candidate.row)
+            row = candidate.row
+            known = fused.get(row)
             if known is None:
-                gathered[candidate.row] = _Gathered(candidate, part, {leg: part})
+                fused[row] = Fused(candidate, part.contribution, {leg: part})
+                best[row] = part.rank
             elif leg not in known.legs:  # a duplicate keeps its best rank
-                known.add(leg, part)
-    return [
-        Fused(one.candidate, one.score, one.legs) for one in sorted(gathered.values(), key=_order)
-    ]
-
-
-class _Gathered:
-    """A candidate while its legs are added up; a plain class, for there are many."""
-
-    __slots__ = ("best_rank", "candidate", "legs", "score")
-
-    def __init__(
-        self, candidate: Candidate, part: Contribution, legs: dict[Leg, Contribution]
-    ) -> None:
-        self.candidate = candidate
-        self.legs = legs
-        self.score = part.contribution
-        self.best_rank = part.rank
-
-    def add(self, leg: Leg, part: Contribution) -> None:
-        self.legs[leg] = part
-        self.score += part.contribution
-        self.best_rank = min(self.best_rank, part.rank)
-
-
-def _order(one: _Gathered) -> tuple[float, int, str, int]:
-    return (-one.score, one.best_rank, one.candidate.chunk_id, one.candidate.row)
+                score = known.score + part.contribution
+                fused[row] = Fused(candidate, score, {**known.legs, leg: part})
+                best[row] = min(best[row], part.rank)
+    order = [(-one.score, best[row], one.candidate.chunk_id, row) for row, one in fused.items()]
+    order.sort()
+    return [fused[row] for *_, row in order]
 
 
 def single_leg(leg: Leg, candidates: Sequence[Candidate]) -> list[Fused]:
