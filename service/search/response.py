@@ -105,7 +105,7 @@ class FusionExplanation(msgspec.Struct, frozen=True):
     weights: Weights
     rrf_k: int | None
     reason: str
-    evidence: LexicalEvidence | None
+    evidence: LexicalEvidence | None = None
     """What the automatic choice went by; null for what was set."""
 
 

@@ -27,6 +27,9 @@ class Up:
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         self.printed: list[str] = []
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # Whoever runs the tests in the background has it ignored, for what they start too.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             [*BRAID, "up", "--port", "0", "--data-dir", str(folder), *flags],
             cwd=ROOT,
