@@ -173,6 +173,7 @@ async def search_packed(
     if query.per_document is not None and query.filter is None:
         # Who is first in a document is decided by exact scores, among a few more than wanted.
         most = 2 * query.per_document + MARGIN
+    error = (asked.k1 + 1) / LEVELS * sum(asked.by_position.values())
     while True:
         best = _best_rows(scored, query, keep, most)
         packed = PackedQuery(
@@ -180,16 +181,18 @@ async def search_packed(
         )
         found = await packed_candidates(connection, query, packed)
         candidates = _ranked(found, query)
+        last = candidates[-1].score if candidates else 0.0
+        worst = float(best.scores[-1]) if len(best.scores) else 0.0
         if not _has_room(best.crowded, found, query):
-            if best.complete or len(candidates) >= query.limit:
+            # Fresh rows may fill the place of packed ones that died or do not pass the filter,
+            # although better packed rows have not been looked at.
+            filled = len(candidates) >= query.limit and last >= worst - error
+            if best.complete or filled:
                 break
             if _is_selective(query, keep, len(candidates)):
                 return None
         keep *= GROWTH
         most = most and most * GROWTH
-    last = candidates[-1].score if candidates else 0.0
-    worst = float(best.scores[-1]) if len(best.scores) else 0.0
-    error = (asked.k1 + 1) / LEVELS * sum(asked.by_position.values())
     return PackedAnswer(candidates, exact=best.complete or last >= worst + error)
 
 

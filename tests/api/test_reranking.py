@@ -155,7 +155,8 @@ async def test_whatever_goes_wrong_the_fused_order_stands_and_the_answer_says_so
     assert answer["hits"] == fused["hits"]
     assert answer["abstained"] is False
     assert "rerank;dur=" in response.headers["server-timing"]
-    assert (await search(client, "docs", **ASKED))["degraded"] == []
+    patient = {"timeout_ms": 60_000, "rerank": {"timeout_ms": 30_000}}
+    assert (await search(client, "docs", **ASKED | patient))["degraded"] == []
 
 
 async def test_a_partial_answer_keeps_the_rest_below_in_fused_order(

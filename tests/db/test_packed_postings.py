@@ -163,6 +163,27 @@ async def test_a_filter_decides_the_path_and_never_costs_rows_that_match(
     assert ranking(by_lists) == ranking(bounded)
 
 
+@pytest.mark.parametrize("filtered", [None, below(1)])
+async def test_fresh_rows_never_take_the_place_of_better_packed_ones(
+    database: Database, monkeypatch: pytest.MonkeyPatch, filtered: Condition | None
+) -> None:
+    # Rows that hold the word more often are better; every twentieth passes the filter.
+    rare = [" ".join([WORDS[0]] * (1 + row % 100 // 2)) + " and more" * 20 for row in range(100)]
+    collection = await stored_collection(database, rare, row_budget=100_000)
+    assert await pack_if_grown(database, collection.generation)
+    await add_rows(database, collection.generation, [f"{WORDS[0]} and more"] * 21, after=1000)
+    if filtered is None:
+        async with database.administer() as connection:
+            await connection.execute(
+                "DELETE FROM braid.chunks WHERE generation_id = $1 AND id BETWEEN 70 AND 100",
+                collection.generation.id,
+            )
+    by_lists, bounded = await both_ways(
+        database, collection, WORDS[0], monkeypatch, limit=1, filter=filtered
+    )
+    assert ranking(by_lists) == ranking(bounded)
+
+
 @pytest.mark.parametrize("filtered", [None, below(19)])
 async def test_dead_rows_of_a_document_never_hide_those_that_live(
     database: Database, monkeypatch: pytest.MonkeyPatch, filtered: Condition | None
