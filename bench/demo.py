@@ -43,15 +43,17 @@ class Question(NamedTuple):
     options: dict[str, Any]
 
 
+# Braid's own documentation is indexed too: it speaks of rotating keys, and quotes the error code.
+API_GUIDES = {"filter": {"doc_id": {"starts_with": "api/"}}}
 QUESTIONS = [
     Question(
-        "a paraphrase",
+        "a paraphrase, asked of the API guides",
         "swap credentials while the service stays up",
         "api/key-rotation.md",
         3,
-        {},
+        API_GUIDES,
     ),
-    Question("an error code", "E-4012", "errors/authentication.md", 1, {}),
+    Question("an error code", "E-4012", "errors/authentication.md", 3, {}),
     Question("a function name", "compute_part_checksum", "api/uploads.md", 1, {}),
     Question(
         "a question in another language",
