@@ -6,10 +6,11 @@ from litestar import get
 from service.api.access import CurrentCollection, requires
 from service.api.fields import Limit, Offset, RowId
 from service.api.problems import EVERYWHERE
-from service.api.services import CurrentServices
+from service.api.services import CurrentServices, Services
 from service.db import jobs
 from service.db.jobs import JobInfo
 from service.errors import NotFoundError
+from service.models import Collection
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -48,6 +49,11 @@ async def get_job(
     job_id: RowId, services: CurrentServices, collection: CurrentCollection
 ) -> JobInfo:
     """The state of a job, its counts, its warnings, and why documents failed."""
+    return await find_job(services, collection, job_id)
+
+
+async def find_job(services: Services, collection: Collection, job_id: int) -> JobInfo:
+    """A job of the collection; raises `NotFoundError`."""
     async with services.database.write(collection.team_id) as connection:
         job = await jobs.get_job(connection, collection.id, job_id)
     if job is None:

@@ -9,13 +9,12 @@ from msgspec import UNSET, UnsetType
 from service.api.access import CurrentCollection, requires
 from service.api.fields import RowId
 from service.api.generation_settings import GenerationChanges, wanted_generation
+from service.api.jobs import find_job
 from service.api.problems import ACTING, CREATING
-from service.api.services import CurrentServices, Services
-from service.db.jobs import JobInfo, get_job
-from service.errors import NotFoundError
+from service.api.services import CurrentServices
+from service.db.jobs import JobInfo
 from service.indexing import reindexing
 from service.indexing.reindexing import ReindexPlan
-from service.models import Collection
 
 
 class ReindexRequest(GenerationChanges, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +92,7 @@ async def pause_job(
 ) -> JobInfo:
     """Let a re-index rest until it is resumed."""
     await reindexing.pause_reindex(services.database, collection, job_id)
-    return await _job(services, collection, job_id)
+    return await find_job(services, collection, job_id)
 
 
 @post(
@@ -109,7 +108,7 @@ async def resume_job(
 ) -> JobInfo:
     """Let a paused re-index go on, or one that failed try again what failed."""
     await reindexing.resume_reindex(services.database, collection, job_id)
-    return await _job(services, collection, job_id)
+    return await find_job(services, collection, job_id)
 
 
 @post(
@@ -125,12 +124,4 @@ async def cancel_job(
 ) -> JobInfo:
     """End a re-index and drop what it built; the collection stays as it is."""
     await reindexing.cancel_reindex(services.database, collection, job_id)
-    return await _job(services, collection, job_id)
-
-
-async def _job(services: Services, collection: Collection, job_id: int) -> JobInfo:
-    async with services.database.write(collection.team_id) as connection:
-        job = await get_job(connection, collection.id, job_id)
-    if job is None:
-        raise NotFoundError("unknown job")
-    return job
+    return await find_job(services, collection, job_id)

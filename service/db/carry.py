@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from service.db.chunks import REFUSED, RefusedRowsError, TitleLexemes
+from service.db.chunks import TitleLexemes, refusals_named
 from service.db.pool import Connection
 from service.models import Generation, RecordType
 
@@ -82,8 +82,8 @@ class SourceRow(msgspec.Struct, frozen=True):
     vector: NDArray[np.float16] | None
 
 
-class CarriedRow(msgspec.Struct, frozen=True):
-    """A row of the new generation."""
+class CarriedChunk(msgspec.Struct, frozen=True):
+    """What a row of the new generation says, its index aside."""
 
     like: int
     """The row of the active generation that it takes title, source and metadata from."""
@@ -95,9 +95,15 @@ class CarriedRow(msgspec.Struct, frozen=True):
     context: str | None
     start: int | None
     end: int | None
-    content_hash: bytes
-    embedding: NDArray[np.float16] | None
     own_vector: bool
+    content_hash: bytes
+
+
+class CarriedRow(msgspec.Struct, frozen=True):
+    """A row of the new generation."""
+
+    chunk: CarriedChunk
+    embedding: NDArray[np.float16] | None
     exact: str
     words: str
     title: TitleLexemes
@@ -141,8 +147,9 @@ async def replace_rows(
     rows: Sequence[CarriedRow],
 ) -> None:
     """Let `generation` hold exactly these rows of the documents; raises `RefusedRowsError`."""
+    chunks = [row.chunk for row in rows]
     await connection.execute(REMOVE, generation.id, documents)
-    try:
+    with refusals_named():
         await connection.execute(
             ADD,
             generation.id,
@@ -151,24 +158,22 @@ async def replace_rows(
             generation.average_length,
             generation.k1,
             generation.b,
-            [row.like for row in rows],
-            [row.vector_of for row in rows],
-            [row.chunk_id for row in rows],
-            [row.position for row in rows],
-            [row.text for row in rows],
-            [row.context for row in rows],
-            [row.start for row in rows],
-            [row.end for row in rows],
-            [row.content_hash for row in rows],
+            [chunk.like for chunk in chunks],
+            [chunk.vector_of for chunk in chunks],
+            [chunk.chunk_id for chunk in chunks],
+            [chunk.position for chunk in chunks],
+            [chunk.text for chunk in chunks],
+            [chunk.context for chunk in chunks],
+            [chunk.start for chunk in chunks],
+            [chunk.end for chunk in chunks],
+            [chunk.content_hash for chunk in chunks],
             [None if row.embedding is None else HalfVector(row.embedding) for row in rows],
-            [row.own_vector for row in rows],
+            [chunk.own_vector for chunk in chunks],
             [row.exact for row in rows],
             [row.words for row in rows],
             [row.title.exact for row in rows],
             [row.title.words for row in rows],
         )
-    except REFUSED as error:
-        raise RefusedRowsError(f"the database refused its chunks ({error.sqlstate})") from error
 
 
 def _as_source_row(row: asyncpg.Record) -> SourceRow:

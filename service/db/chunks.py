@@ -1,6 +1,7 @@
 """Chunks and summaries: the rows that are searched, written in a few statements a batch."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import asyncpg
 import msgspec
@@ -112,6 +113,15 @@ class RefusedRowsError(Exception):
     """The database does not take these rows; says why without showing them."""
 
 
+@contextlib.contextmanager
+def refusals_named() -> Iterator[None]:
+    """Raise `RefusedRowsError` when the database refuses the rows of a statement."""
+    try:
+        yield
+    except REFUSED as error:
+        raise RefusedRowsError(f"the database refused its chunks ({error.sqlstate})") from error
+
+
 class StoredRow(msgspec.Struct, frozen=True):
     """What deciding needs to know of a row that is there."""
 
@@ -217,7 +227,7 @@ async def add_rows(
 ) -> None:
     """Index new rows; raises `RefusedRowsError`."""
     placements = [row.placement for row in rows]
-    try:
+    with refusals_named():
         await connection.execute(
             ADD,
             generation.id,
@@ -245,8 +255,6 @@ async def add_rows(
             [row.title.exact for row in rows],
             [row.title.words for row in rows],
         )
-    except REFUSED as error:
-        raise RefusedRowsError(f"the database refused its chunks ({error.sqlstate})") from error
 
 
 async def retitle_rows(

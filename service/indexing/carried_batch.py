@@ -26,7 +26,7 @@ from service.db.carry import (
     source_documents,
     source_rows,
 )
-from service.db.chunks import RefusedRowsError, TitleLexemes
+from service.db.chunks import RefusedRowsError
 from service.db.documents import hold_generation
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection
@@ -280,31 +280,7 @@ def _carried(
 ) -> _Carried:
     title = title_lexemes(planned.document.title, analyzer)
     rows = [
-        _row(record, vectors.get(key), lexemes[key], title)
+        CarriedRow(record, vectors.get(key), lexemes[key].exact, lexemes[key].words, title)
         for key, record in _keyed([planned]).items()
     ]
     return _Carried(planned.document.version, rows)
-
-
-def _row(
-    record: CarriedRecord,
-    embedding: NDArray[np.float16] | None,
-    lexemes: Lexemes,
-    title: TitleLexemes,
-) -> CarriedRow:
-    return CarriedRow(
-        like=record.like,
-        vector_of=record.vector_of,
-        chunk_id=record.chunk_id,
-        position=record.position,
-        text=record.text,
-        context=record.context,
-        start=record.start,
-        end=record.end,
-        content_hash=record.content_hash,
-        embedding=embedding,
-        own_vector=record.own_vector,
-        exact=lexemes.exact,
-        words=lexemes.words,
-        title=title,
-    )

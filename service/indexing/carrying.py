@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from service.db.carry import SourceDocument, SourceRow
+from service.db.carry import CarriedChunk, SourceDocument, SourceRow
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import Chunking, iter_chunks
 from service.indexing.planning import Hashes, UnfitDocumentError
@@ -27,21 +27,10 @@ class Change(msgspec.Struct, frozen=True):
     """A client's vector stays, although the model is another one."""
 
 
-class CarriedRecord(msgspec.Struct, frozen=True):
+class CarriedRecord(CarriedChunk, frozen=True):
     """A chunk or summary that a document shall have in the new generation."""
 
     type: RecordType
-    like: int
-    """Row of the active generation that lends its title, source and metadata."""
-    vector_of: int | None
-    chunk_id: str
-    position: int
-    text: str
-    context: str | None
-    start: int | None
-    end: int | None
-    own_vector: bool
-    content_hash: bytes
     to_embed: bool
 
     @property
