@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
+from embedding_cache import CachedEmbedder
 from lexical import chunks as pieces
 from numpy.typing import NDArray
 from pgvector import HalfVector
@@ -104,14 +105,15 @@ def hard(chunks: int, dim: int, questions: int) -> Corpus:
     return _corpus("hard", vectors, questions)
 
 
-async def real(chunks: int, questions: int) -> Corpus:
-    """Pieces of this machine's files, embedded by the local model."""
-    embedder = await local_embedders(Settings()).find("local", "multilingual-e5-small", None)
+async def real(chunks: int, questions: int, cache: Path) -> Corpus:
+    """Pieces of this machine's files, embedded by the local model (once, then kept in `cache`)."""
+    found = await local_embedders(Settings()).find("local", "multilingual-e5-small", None)
+    embedder = CachedEmbedder(found, cache / "embeddings.sqlite")
     texts = list(pieces(chunks + questions))
     vectors: list[Vector] = []
     for start in range(0, len(texts), 64):
-        found = await embedder.embed_documents(texts[start : start + 64])
-        vectors.append(found.vectors)
+        embedded = await embedder.embed_documents(texts[start : start + 64])
+        vectors.append(embedded.vectors)
     chance = np.random.default_rng(9)
     mixed = np.concatenate(vectors)
     chance.shuffle(mixed)
@@ -439,7 +441,7 @@ async def main(given: argparse.Namespace) -> None:
             working = asyncio.create_task(worker.run())
             for kind in given.kinds.split(","):
                 if kind == "real":
-                    corpus = await real(given.real_chunks, given.questions)
+                    corpus = await real(given.real_chunks, given.questions, given.cache)
                 else:
                     make = {"clustered": clustered, "hard": hard}[kind]
                     corpus = make(given.chunks, given.dim, given.questions)
@@ -458,10 +460,13 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--real-chunks", type=int, default=2_000)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "braid-dense")
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--small", type=int, default=20, help="small collections beside")
     parser.add_argument("--small-chunks", type=int, default=1_000)
     parser.add_argument("--quantization", choices=("none", "binary"), default="none")
     parser.add_argument("--index-memory-mb", type=int, default=1_000)
-    asyncio.run(main(parser.parse_args()))
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(options))
