@@ -43,7 +43,6 @@ DEEP = 100
 MODES = ("text", "vector", "hybrid")
 
 Ranked = Sequence[Candidate]
-Chosen = tuple[FusionMethod, Weights, int]
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -236,23 +235,25 @@ def gain_by(measured: Measured, rule: str) -> float:
 
 def fused_documents(asked: Asked, rule: str) -> Sequence[str]:
     legs = {leg: ranked[:POOL] for leg, ranked in asked.legs.items()}
-    chosen = FusionRule(*RULES[rule](asked.evidence), "compared")
-    return list(dict.fromkeys(one.candidate.chunk_id for one in fuse(legs, chosen)))
+    fused = fuse(legs, RULES[rule](asked.evidence))
+    return list(dict.fromkeys(one.candidate.chunk_id for one in fused))
 
 
-def _weighing(uncovered: float, covered: float) -> Callable[[LexicalEvidence], Chosen]:
+def _weighing(
+    uncovered: float, covered: float, lowest: float | None
+) -> Callable[[LexicalEvidence], FusionRule]:
     """Automatic weights with other constants."""
 
-    def choose(evidence: LexicalEvidence) -> Chosen:
+    def choose(evidence: LexicalEvidence) -> FusionRule:
         words = uncovered + (covered - uncovered) * evidence.coverage
-        dense = words * (1 - evidence.identifiers * evidence.coverage)
-        return "dbsf", Weights(dense, 1 - dense), 60
+        dense = words * (1 - evidence.identifiers * evidence.coverage**2)
+        return FusionRule("dbsf", Weights(dense, 1 - dense), 60, "compared", lowest=lowest)
 
     return choose
 
 
-def _fixed(method: FusionMethod, dense: float, rrf_k: int = 60) -> Callable[..., Chosen]:
-    return lambda _evidence: (method, Weights(dense, 1 - dense), rrf_k)
+def _fixed(method: FusionMethod, dense: float, rrf_k: int = 60) -> Callable[..., FusionRule]:
+    return lambda _evidence: FusionRule(method, Weights(dense, 1 - dense), rrf_k, "compared")
 
 
 RULES = {
@@ -264,12 +265,12 @@ RULES = {
     "dbsf 0.4": _fixed("dbsf", 0.4),
     "dbsf 0.5": _fixed("dbsf", 0.5),
     **{
-        f"auto {uncovered}-{covered}": _weighing(uncovered, covered)
-        for uncovered in (0.5, 0.6, 0.7, 0.8)
-        for covered in (0.3, 0.4, 0.5)
+        f"auto {uncovered}-{covered} {lowest}": _weighing(uncovered, covered, lowest)
+        for uncovered, covered in ((0.5, 0.4), (0.6, 0.4), (0.7, 0.4))
+        for lowest in (None, 0.0, 0.06, 0.2)
     },
 }
-"""Rules to compare: method, k of rrf, dense weight; `auto`: by what the words found."""
+"""Rules to compare: method, k of rrf, dense weight; `auto`: by the words found; the lowest."""
 
 
 async def main(given: argparse.Namespace) -> None:

@@ -235,7 +235,10 @@ class _Diagnose:
         if rule is None:
             return [one for leg, found in passing.items() for one in single_leg(leg, found)]
         rrf_k = rule.rrf_k or DEFAULT_RRF_K
-        return fuse(passing, FusionRule(rule.method, rule.weights, rrf_k, rule.reason))
+        return fuse(
+            passing,
+            FusionRule(rule.method, rule.weights, rrf_k, rule.reason, lowest=rule.lowest),
+        )
 
     def _least(self, leg: Leg) -> float:
         least: float | None = getattr(self._plan.request.min_score, leg)

@@ -13,6 +13,8 @@ DEFAULT_RRF_K = 60
 CLASSIC_WEIGHTS = Weights(0.7, 0.3)
 UNCOVERED_DENSE, COVERED_DENSE = 0.6, 0.4
 """Weight of the dense leg when no row holds a word of the query, and when one holds them all."""
+LOWEST = 0.06
+"""Scaled score of a leg's lowest candidate by the automatic rule: barely above an absent one."""
 
 
 class LexicalEvidence(msgspec.Struct, frozen=True):
@@ -25,9 +27,12 @@ class LexicalEvidence(msgspec.Struct, frozen=True):
 
     @property
     def dense_weight(self) -> float:
-        """Weight of the dense leg; none for an identifier that a row holds."""
+        """Weight of the dense leg; none for an identifier that a row holds.
+
+        A row that holds half of the query may well miss the identifier in it: hence the square.
+        """
         words = UNCOVERED_DENSE + (COVERED_DENSE - UNCOVERED_DENSE) * self.coverage
-        return words * (1 - self.identifiers * self.coverage)
+        return words * (1 - self.identifiers * self.coverage**2)
 
     @property
     def reason(self) -> str:
@@ -48,6 +53,8 @@ class FusionRule(msgspec.Struct, frozen=True):
     reason: str
     evidence: LexicalEvidence | None = None
     """What `auto` chose the weights by."""
+    lowest: float | None = None
+    """Scaled score of a leg's lowest candidate; None: where its distribution has it."""
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -114,7 +121,7 @@ def _contributions(
     scaled = (
         [1 / (rule.rrf_k + rank) for rank in range(1, len(scores) + 1)]
         if rule.method == "rrf"
-        else scale_by_distribution(scores)
+        else scale_by_distribution(scores, rule.lowest)
     )
     return [
         Contribution(rank, score, weight * value)
@@ -122,11 +129,13 @@ def _contributions(
     ]
 
 
-def scale_by_distribution(scores: Sequence[float]) -> list[float]:
+def scale_by_distribution(scores: Sequence[float], lowest: float | None = None) -> list[float]:
     """Scores by their mean +- 3 standard deviations: those become 0 and 1.
 
     Distribution-based score fusion (Mazzeschi 2023). Nothing goes below 0, but what lies above is
-    not cut: a leg that is sure of a few candidates has them there. Equal scores all become 0.5.
+    not cut: a leg that is sure of a few candidates has them there. With `lowest` all are moved so
+    that the lowest becomes that: a candidate that just missed the pool loses little for it. Equal
+    scores all become 0.5.
     """
     if not scores:
         return []
@@ -134,6 +143,9 @@ def scale_by_distribution(scores: Sequence[float]) -> list[float]:
     deviation = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
     if deviation <= 1e-12 * max(1.0, abs(mean)):
         return [0.5] * len(scores)
+    if lowest is not None:
+        least = min(scores)
+        return [(score - least) / (6 * deviation) + lowest for score in scores]
     return [max(0.0, (score - mean) / (6 * deviation) + 0.5) for score in scores]
 
 
@@ -145,7 +157,8 @@ def choose_rule(
 ) -> FusionRule:
     """What was asked for, exactly; what nobody set, by what measurement chose (docs/adr/0005).
 
-    The choice is DBSF, the more to the lexical leg the more it found of what the query asks for.
+    The choice is DBSF counted from each leg's lowest candidate, the more to the lexical leg the
+    more it found of what the query asks for.
     """
     if method == "rrf" or (method is None and (weights or rrf_k)):
         return FusionRule(
@@ -154,4 +167,5 @@ def choose_rule(
     if weights:
         return FusionRule("dbsf", weights, DEFAULT_RRF_K, "dbsf with the weights as set")
     dense = round(evidence.dense_weight, 4)
-    return FusionRule("dbsf", Weights(dense, 1 - dense), DEFAULT_RRF_K, evidence.reason, evidence)
+    weights = Weights(dense, 1 - dense)
+    return FusionRule("dbsf", weights, DEFAULT_RRF_K, evidence.reason, evidence, LOWEST)

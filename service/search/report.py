@@ -50,5 +50,5 @@ def explain_rule(rule: FusionRule | None) -> Explanation:
         return Explanation(fusion=None)
     rrf_k = rule.rrf_k if rule.method == "rrf" else None
     return Explanation(
-        FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason, rule.evidence)
+        FusionExplanation(rule.method, rule.weights, rrf_k, rule.reason, rule.evidence, rule.lowest)
     )

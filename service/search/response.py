@@ -107,6 +107,8 @@ class FusionExplanation(msgspec.Struct, frozen=True):
     reason: str
     evidence: LexicalEvidence | None = None
     """What the automatic choice went by; null for what was set."""
+    lowest: float | None = None
+    """Scaled score of a leg's lowest candidate by the automatic choice; null for what was set."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

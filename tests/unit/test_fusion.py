@@ -90,6 +90,26 @@ def test_dbsf_never_makes_a_candidate_worse_than_an_absent_one() -> None:
     assert min(scale_by_distribution([*[100.0] * 40, 0.0])) == 0.0
 
 
+def test_counted_from_the_lowest_all_keep_their_distances() -> None:
+    scores = [3.0, 2.0, 1.0]
+    sixth = 1 / (6 * math.sqrt(2 / 3))
+    assert scale_by_distribution(scores, 0.06) == pytest.approx(
+        [0.06 + 2 * sixth, 0.06 + sixth, 0.06]
+    )
+    assert scale_by_distribution([7.0, 7.0], 0.06) == [0.5, 0.5]
+
+
+def test_by_default_a_candidate_that_just_missed_a_pool_loses_little_for_it() -> None:
+    rule = choose_rule(None, None, None, LexicalEvidence(1, 0))
+    legs = {
+        "dense": [candidate(1, 0.9), candidate(2, 0.5)],
+        "lexical": [candidate(3, 9.0), candidate(1, 5.0)],
+    }
+    fused = {one.candidate.row: one for one in fuse(legs, rule)}
+    assert fused[2].legs["dense"].contribution == pytest.approx(0.4 * 0.06)
+    assert fused[1].legs["lexical"].contribution == pytest.approx(0.6 * 0.06)
+
+
 def test_one_leg_alone_keeps_its_order_and_scores() -> None:
     legs = [candidate(5, 0.0), candidate(4, -1.0)]
     assert [(one.candidate.row, one.score) for one in single_leg("dense", legs)] == [
@@ -107,6 +127,7 @@ def test_what_is_given_is_obeyed_and_the_rest_is_classic() -> None:
     assert choose_rule(None, None, 5, NO_EVIDENCE).rrf_k == 5
     weighted = choose_rule("dbsf", Weights(0.1, 0.9), None, IDENTIFIER)
     assert weighted.weights == Weights(0.1, 0.9)
+    assert weighted.lowest is None
 
 
 def test_auto_leans_to_the_lexical_leg_for_identifiers() -> None:
@@ -129,6 +150,11 @@ def test_auto_weights_are_weights(coverage: float, identifiers: float) -> None:
     weights = choose_rule(None, None, None, LexicalEvidence(coverage, identifiers)).weights
     assert 0 <= weights.dense <= 0.6
     assert weights.dense + weights.lexical == pytest.approx(1)
+
+
+def test_an_identifier_counts_the_less_the_less_of_the_query_a_row_holds() -> None:
+    weights = [LexicalEvidence(coverage, 1).dense_weight for coverage in (1, 0.5, 0.1)]
+    assert weights == pytest.approx([0, 0.5 * 0.75, 0.58 * 0.99])
 
 
 def test_an_identifier_that_no_row_holds_is_left_to_the_dense_leg() -> None:
