@@ -50,6 +50,7 @@ from service.db.pool import Database, open_database
 from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
 from service.providers.addresses import parse_allowed
+from service.providers.contextualizers import Contextualizers
 from service.providers.embedders import Embedders
 from service.providers.outbound import Accounts, Outbound
 from service.providers.registry import EmbedderOptions
@@ -312,6 +313,7 @@ def _worker(services: Services) -> Worker:
         services.database,
         _database_url(settings),
         services.embedders,
+        contextualizers=Contextualizers(services.providers.accounts),
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,

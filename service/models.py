@@ -16,10 +16,12 @@ AnalyzerKind = Literal["language", "simple", "trigram"]
 RecordType = Literal["chunk", "summary"]
 KeyScope = Literal["search", "index", "admin"]
 IngestMode = Literal["replace", "upsert"]
-JobKind = Literal["ingest", "reindex", "index"]
+JobKind = Literal["ingest", "reindex", "index", "context"]
 JobStatus = Literal["pending", "processing", "done", "error", "paused", "cancelled"]
 Quantization = Literal["none", "binary"]
 IndexPolicy = Literal["auto", "hnsw", "exact"]
+ContextMode = Literal["model", "heading"]
+BatchPolicy = Literal["never", "auto", "always"]
 ProviderKind = Literal["voyage", "openai", "cohere", "anthropic", "local"]
 Metadata = dict[str, Any]
 
@@ -68,6 +70,34 @@ class VectorIndex(msgspec.Struct, frozen=True):
     """Candidates that a search keeps; None while no number of them reaches the target recall."""
 
 
+class Contextual(msgspec.Struct, frozen=True):
+    """How the chunks of a generation are situated in their documents."""
+
+    enabled: bool = False
+    mode: ContextMode = "model"
+    """A model writes each header, or it is made of the title and the headings above the chunk."""
+    provider: str | None = None
+    model: str | None = None
+    batch: BatchPolicy = "never"
+    """Whether headers come by the provider's batches: cheaper and, at worst, a day later."""
+    embed: bool = False
+    """Embed a header made of headings; a model's header always is."""
+    concurrency: int = 4
+    """Calls in flight."""
+    version: int = 0
+    """Of the prompt, or of the way headings are joined."""
+
+    @property
+    def by_model(self) -> bool:
+        """Whether headers cost calls."""
+        return self.enabled and self.mode == "model"
+
+    @property
+    def embedded(self) -> bool:
+        """Whether headers are part of what is embedded."""
+        return self.enabled and (self.embed or self.mode == "model")
+
+
 class Generation(msgspec.Struct, frozen=True):
     """One build of a collection's index and everything that shaped it."""
 
@@ -86,6 +116,7 @@ class Generation(msgspec.Struct, frozen=True):
     b: float
     row_budget: int
     average_length: float
+    contextual: Contextual = Contextual()
     vector_index: VectorIndex | None = None
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from service.api.access import CurrentCollection, CurrentPrincipal, requires
 from service.api.collections import CollectionInfo, describe
+from service.api.contextual_settings import ContextualSettings, checked_contextual
 from service.api.fields import Count, GivenKey, Name, Share
 from service.api.generation_settings import (
     Bm25,
@@ -102,6 +103,7 @@ class CollectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     search: SearchSettings = SearchSettings()
     chunking: Chunking = Chunking()
     bm25: Bm25 = Bm25()
+    contextual: ContextualSettings = ContextualSettings()
     rerank: RerankSettings = RerankSettings()
     collection_key: bool | GivenKey = False
 
@@ -202,6 +204,7 @@ async def _checked(data: CollectionRequest, services: Services, team_id: int) ->
         chunk_overlap=overlap,
         k1=data.bm25.k1,
         b=data.bm25.b,
+        contextual=await checked_contextual(data.contextual, services, team_id),
         rerank=changed_rerank(RerankDefaults(), data.rerank),
     )
 

@@ -20,7 +20,15 @@ from service.db.keys import forget_collection
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection
 from service.errors import NotFoundError, UnavailableError
-from service.models import AnalyzerKind, Generation, JobStatus, RerankDefaults, SearchDefaults
+from service.models import (
+    AnalyzerKind,
+    BatchPolicy,
+    ContextMode,
+    Generation,
+    JobStatus,
+    RerankDefaults,
+    SearchDefaults,
+)
 from service.telemetry import log
 
 
@@ -46,6 +54,20 @@ class Bm25Info(msgspec.Struct, frozen=True):
     b: float
 
 
+class ContextualInfo(msgspec.Struct, frozen=True):
+    """How chunks are situated in their documents in the active generation."""
+
+    enabled: bool
+    mode: ContextMode
+    provider: str | None
+    model: str | None
+    batch: BatchPolicy
+    embed: bool
+    concurrency: int
+    version: int
+    """Of the prompt, or of the way headings are joined."""
+
+
 class GenerationBuild(msgspec.Struct, frozen=True):
     """A generation that is being built, its settings, and how far it is."""
 
@@ -60,6 +82,7 @@ class GenerationBuild(msgspec.Struct, frozen=True):
     embedding: EmbeddingInfo
     chunking: ChunkingInfo
     bm25: Bm25Info
+    contextual: ContextualInfo
 
 
 class PreviousGeneration(msgspec.Struct, frozen=True):
@@ -79,6 +102,7 @@ class CollectionInfo(msgspec.Struct, frozen=True):
     search: SearchDefaults
     chunking: ChunkingInfo
     bm25: Bm25Info
+    contextual: ContextualInfo
     rerank: RerankDefaults
     generation: int
     building: GenerationBuild | None
@@ -216,6 +240,7 @@ def _info_of(
         search=collection.search,
         chunking=_chunking(generation),
         bm25=Bm25Info(generation.k1, generation.b),
+        contextual=_contextual(generation),
         rerank=collection.rerank,
         generation=generation.id,
         building=_build(building) if building else None,
@@ -246,6 +271,7 @@ def _build(building: BuildInfo) -> GenerationBuild:
         embedding=_embedding(generation),
         chunking=_chunking(generation),
         bm25=Bm25Info(generation.k1, generation.b),
+        contextual=_contextual(generation),
     )
 
 
@@ -255,3 +281,7 @@ def _embedding(generation: Generation) -> EmbeddingInfo:
 
 def _chunking(generation: Generation) -> ChunkingInfo:
     return ChunkingInfo(generation.chunk_size, generation.chunk_overlap)
+
+
+def _contextual(generation: Generation) -> ContextualInfo:
+    return ContextualInfo(**msgspec.structs.asdict(generation.contextual))

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from service.api.contextual_settings import ContextualSettings, checked_contextual
 from service.api.fields import ModelName
 from service.api.services import Services
 from service.errors import InvalidRequestError, ProviderError, UnavailableError
@@ -59,6 +60,7 @@ class GenerationChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     embedding: EmbeddingChange | UnsetType = UNSET
     chunking: Chunking | UnsetType = UNSET
     bm25: Bm25 | UnsetType = UNSET
+    contextual: ContextualSettings | UnsetType = UNSET
 
 
 async def checked_language(language: str, services: Services) -> str:
@@ -120,4 +122,8 @@ async def wanted_generation(
         fields["chunk_size"], fields["chunk_overlap"] = checked_chunking(changes.chunking)
     if changes.bm25 is not UNSET:
         fields.update(k1=changes.bm25.k1, b=changes.bm25.b)
+    if changes.contextual is not UNSET:
+        fields["contextual"] = await checked_contextual(
+            changes.contextual, services, active.team_id
+        )
     return msgspec.structs.replace(active, **fields)

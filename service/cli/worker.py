@@ -9,6 +9,7 @@ from service.cli.serve import database_url
 from service.db.pool import open_database
 from service.db.preflight import check_schema
 from service.indexing.worker import Worker
+from service.providers.contextualizers import Contextualizers
 from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log
 
@@ -31,6 +32,7 @@ async def _work(settings: Settings) -> None:
         database,
         dsn,
         embedders,
+        contextualizers=Contextualizers(outside.accounts),
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,

@@ -14,6 +14,7 @@ from service.db.catalog import (
     COLLECTION_COLUMNS,
     CREATE_PARTITION,
     as_collection,
+    contextual_columns,
     lock_collection,
 )
 from service.db.pool import Connection
@@ -25,8 +26,9 @@ LOCK_MS = 2_000
 
 INSERT_GENERATION = """
 INSERT INTO braid.generations (team_id, collection_id, state, provider, model, dim, base_url,
-    language, analyzer, chunk_size, chunk_overlap, k1, b, row_budget, average_length)
-VALUES ($1, $2, 'building', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    language, analyzer, chunk_size, chunk_overlap, k1, b, row_budget, average_length, contextual,
+    context_version)
+VALUES ($1, $2, 'building', $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16)
 ON CONFLICT (collection_id) WHERE state = 'building' DO NOTHING RETURNING id
 """
 INSERT_BUILD = "INSERT INTO braid.builds (generation_id, team_id, job_id) VALUES ($1, $2, $3)"
@@ -223,6 +225,7 @@ async def start_build(connection: Connection, wanted: Generation, job_id: int) -
         wanted.b,
         wanted.row_budget,
         wanted.average_length,
+        *contextual_columns(wanted.contextual),
     )
     if generation_id is None:
         job = await connection.fetchval(BUILDING_JOB, wanted.collection_id)

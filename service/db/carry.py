@@ -10,6 +10,7 @@ from pgvector import HalfVector
 
 from service.db.chunks import TitleLexemes, refusals_named
 from service.db.pool import Connection
+from service.db.prepared import PreparedByHash, as_prepared
 from service.models import Generation, RecordType
 
 DOCUMENTS = """
@@ -17,32 +18,35 @@ SELECT id, doc_id, version, title, source, CASE WHEN $2 THEN text END AS text FR
 WHERE id = ANY($1) ORDER BY version
 """
 ROWS = """
-SELECT document_id, id, type, chunk_id, position, text, context, start_offset, end_offset,
-    own_vector OR ($3 AND embedding IS NOT NULL) AS own_vector, embedding IS NOT NULL AS embedded,
+SELECT document_id, id, type, chunk_id, position, text, context, context_due,
+    start_offset, end_offset, own_vector OR ($3 AND embedding IS NOT NULL) AS own_vector,
+    embedding IS NOT NULL AS embedded,
     CASE WHEN own_vector OR $3 THEN embedding END AS embedding
 FROM braid.chunks WHERE generation_id = $1 AND document_id = ANY($2)
 ORDER BY document_id, type, position, chunk_id
 """
-MADE_VECTORS = """
-SELECT content_hash, embedding FROM braid.chunks
-WHERE generation_id = $1 AND document_id = ANY($2) AND embedding IS NOT NULL AND NOT own_vector
+MADE = """
+SELECT document_id, content_hash, context, embedding FROM braid.chunks
+WHERE generation_id = $1 AND document_id = ANY($2) AND NOT own_vector AND NOT context_due
 """
 REMOVE = "DELETE FROM braid.chunks WHERE generation_id = $1 AND document_id = ANY($2)"
 
 # Title, source and metadata are those of the row at this moment: a patch needs no new version.
 ADD = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-    title, source, metadata, text, context, start_offset, end_offset, content_hash, embedding,
-    own_vector, tsv, length, bm25)
+    title, source, metadata, text, context, context_due, start_offset, end_offset, content_hash,
+    embedding, own_vector, tsv, length, bm25)
 SELECT $1, old.team_id, old.document_id, old.type, new.chunk_id, old.doc_id, new.position,
-    old.title, old.source, old.metadata, new.text, new.context, new.start_offset, new.end_offset,
-    new.content_hash, coalesce(new.embedding, donor.embedding), new.own_vector,
+    old.title, old.source, old.metadata, new.text, new.context, new.context_due,
+    new.start_offset, new.end_offset, new.content_hash,
+    coalesce(new.embedding, donor.embedding), new.own_vector,
     lexemes.tsv, counted.length, braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::text[],
             $13::int[], $14::int[], $15::bytea[], $16::halfvec[], $17::boolean[], $18::text[],
-            $19::text[], $20::text[], $21::text[]) WITH ORDINALITY
+            $19::text[], $20::text[], $21::text[], $22::boolean[]) WITH ORDINALITY
     AS new (like_row, vector_row, chunk_id, position, text, context, start_offset, end_offset,
-            content_hash, embedding, own_vector, exact, words, title_exact, title_words, nth)
+            content_hash, embedding, own_vector, exact, words, title_exact, title_words,
+            context_due, nth)
 JOIN braid.chunks old ON old.generation_id = $2 AND old.id = new.like_row
 LEFT JOIN braid.chunks donor ON donor.generation_id = $2 AND donor.id = new.vector_row
 CROSS JOIN LATERAL (
@@ -75,6 +79,8 @@ class SourceRow(msgspec.Struct, frozen=True):
     position: int
     text: str
     context: str | None
+    context_due: bool
+    """The header could not be made yet."""
     start: int | None
     end: int | None
     own_vector: bool
@@ -107,6 +113,7 @@ class CarriedRow(msgspec.Struct, frozen=True):
     exact: str
     words: str
     title: TitleLexemes
+    context_due: bool = False
 
 
 async def source_documents(
@@ -127,13 +134,13 @@ async def source_rows(
     return found
 
 
-async def made_vectors(
+async def made_before(
     connection: Connection, generation_id: int, documents: Sequence[int]
-) -> dict[bytes, NDArray[np.float16]]:
-    """Vectors that a generation already holds for texts of documents, by content hash."""
+) -> PreparedByHash:
+    """What a generation already holds for texts of documents, by document and content hash."""
     return {
-        row["content_hash"]: np.asarray(row["embedding"].to_numpy(), np.float16)
-        for row in await connection.fetch(MADE_VECTORS, generation_id, documents)
+        (row["document_id"], row["content_hash"]): as_prepared(row)
+        for row in await connection.fetch(MADE, generation_id, documents)
     }
 
 
@@ -173,6 +180,7 @@ async def replace_rows(
             [row.words for row in rows],
             [row.title.exact for row in rows],
             [row.title.words for row in rows],
+            [row.context_due for row in rows],
         )
 
 
@@ -185,6 +193,7 @@ def _as_source_row(row: asyncpg.Record) -> SourceRow:
         position=row["position"],
         text=row["text"],
         context=row["context"],
+        context_due=row["context_due"],
         start=row["start_offset"],
         end=row["end_offset"],
         own_vector=row["own_vector"],

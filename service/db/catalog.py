@@ -12,6 +12,7 @@ from service.errors import ConflictError
 from service.models import (
     AnalyzerKind,
     Collection,
+    Contextual,
     Generation,
     IndexPolicy,
     Quantization,
@@ -28,7 +29,8 @@ c.weight_lexical, c.rrf_k, c.fetch_k, c.target_recall, c.quantization, c.rerank_
 c.rerank_provider, c.rerank_model, c.rerank_top_n, c.rerank_timeout_ms, g.id AS generation_id,
 g.team_id AS generation_team_id,
 g.provider, g.model, g.dim, g.base_url, g.language, g.analyzer, g.chunk_size, g.chunk_overlap,
-g.k1, g.b, g.row_budget, g.average_length, g.index_quantization, g.index_rows, g.index_ef_search
+g.k1, g.b, g.row_budget, g.average_length, g.contextual, g.context_version, g.index_quantization,
+g.index_rows, g.index_ef_search
 """
 
 REVISION = "SELECT version_num FROM braid.schema_revision"
@@ -54,8 +56,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (team_id, name) DO 
 """
 INSERT_GENERATION = """
 INSERT INTO braid.generations (team_id, collection_id, provider, model, dim, language, analyzer,
-    chunk_size, chunk_overlap, k1, b, row_budget)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING id
+    chunk_size, chunk_overlap, k1, b, row_budget, contextual, context_version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::jsonb, $14) RETURNING id
 """
 ACTIVATE_GENERATION = "UPDATE braid.collections SET active_generation_id = $2 WHERE id = $1"
 CREATE_PARTITION = "SELECT braid.create_partition($1)"
@@ -132,6 +134,7 @@ class NewCollection(msgspec.Struct, frozen=True):
     chunk_overlap: int
     k1: float = 1.2
     b: float = 0.75
+    contextual: Contextual = Contextual()
     rerank: RerankDefaults = RerankDefaults()
 
 
@@ -225,6 +228,7 @@ async def insert_collection(
         new.k1,
         new.b,
         new.search.row_budget,
+        *contextual_columns(new.contextual),
     )
     if new.rerank != RerankDefaults():
         await update_rerank(connection, collection_id, new.rerank)
@@ -317,6 +321,7 @@ def as_collection(row: asyncpg.Record) -> Collection | None:
         b=row["b"],
         row_budget=row["row_budget"],
         average_length=row["average_length"],
+        contextual=_as_contextual(row),
         vector_index=_as_vector_index(row),
     )
     return Collection(
@@ -333,6 +338,16 @@ def as_collection(row: asyncpg.Record) -> Collection | None:
         ),
         generation=generation,
     )
+
+
+def contextual_columns(contextual: Contextual) -> tuple[str, int]:
+    """How the headers of a generation are made, as its row holds it, and the version."""
+    return msgspec.json.encode(contextual).decode(), contextual.version
+
+
+def _as_contextual(row: asyncpg.Record) -> Contextual:
+    stored = msgspec.json.decode(row["contextual"], type=Contextual)
+    return msgspec.structs.replace(stored, version=row["context_version"])
 
 
 def _as_vector_index(row: asyncpg.Record) -> VectorIndex | None:

@@ -42,18 +42,19 @@ WHERE c.generation_id = $1 AND c.id = new.id
 
 ADD = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-    title, source, metadata, text, start_offset, end_offset, content_hash, embedding, own_vector,
-    tsv, length, bm25)
+    title, source, metadata, text, context, context_due, start_offset, end_offset, content_hash,
+    embedding, own_vector, tsv, length, bm25)
 SELECT $1, $2, new.document_id, new.type, new.chunk_id, new.doc_id, new.position, new.title,
-    new.source, new.metadata, new.text, new.start_offset, new.end_offset, new.content_hash,
-    new.embedding, new.own_vector, lexemes.tsv, counted.length,
+    new.source, new.metadata, new.text, new.context, new.context_due, new.start_offset,
+    new.end_offset, new.content_hash, new.embedding, new.own_vector, lexemes.tsv, counted.length,
     braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::text[],
             $13::text[], $14::jsonb[], $15::text[], $16::int[], $17::int[], $18::bytea[],
-            $19::halfvec[], $20::boolean[], $21::text[], $22::text[], $23::text[], $24::text[])
+            $19::halfvec[], $20::boolean[], $21::text[], $22::text[], $23::text[], $24::text[],
+            $25::text[], $26::boolean[])
     AS new (document_id, type, chunk_id, doc_id, position, title, source, metadata, text,
             start_offset, end_offset, content_hash, embedding, own_vector, exact, words,
-            title_exact, title_words)
+            title_exact, title_words, context, context_due)
 CROSS JOIN LATERAL (
     SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words)
         || setweight(new.title_exact::tsvector
@@ -172,6 +173,10 @@ class NewRow(msgspec.Struct, frozen=True):
     embedding: NDArray[np.float16] | None
     own_vector: bool
     """The client's, not made from the text."""
+    context: str | None = None
+    """The header that situates it."""
+    context_due: bool = False
+    """The header could not be made yet."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -254,6 +259,8 @@ async def add_rows(
             [row.words for row in rows],
             [row.title.exact for row in rows],
             [row.title.words for row in rows],
+            [row.context for row in rows],
+            [row.context_due for row in rows],
         )
 
 

@@ -26,10 +26,12 @@ RETURNING kind, collection_id, extract(epoch FROM now() - created_at)::float8
 """
 
 ADD_PROGRESS = f"""
-UPDATE braid.jobs SET
+UPDATE braid.jobs AS jobs SET
     indexed = indexed + $2, failed = failed + $3, updated_at = now(),
-    usage = usage || jsonb_build_object('embedding_tokens',
-        coalesce((usage ->> 'embedding_tokens')::bigint, 0) + $4),
+    usage = usage || (
+        SELECT coalesce(jsonb_object_agg(spent.key,
+            coalesce((jobs.usage ->> spent.key)::bigint, 0) + spent.value::bigint), '{{}}')
+        FROM jsonb_each_text($4::jsonb) AS spent),
     warnings = CASE WHEN jsonb_array_length(warnings) < {MAX_WARNINGS}
         THEN warnings || $5::jsonb ELSE warnings END
 WHERE id = $1
@@ -139,7 +141,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     indexed: int = 0
     failed: int = 0
-    tokens: int = 0
+    usage: Mapping[str, int] = {}
+    """Tokens and calls that providers count, by name."""
     warnings: Sequence[str] = ()
 
 
@@ -172,7 +175,7 @@ async def add_progress(connection: Connection, job_id: int, progress: JobProgres
         job_id,
         progress.indexed,
         progress.failed,
-        progress.tokens,
+        msgspec.json.encode(progress.usage).decode(),
         _as_json(progress.warnings),
     )
 
@@ -248,8 +251,8 @@ async def _with_failures(connection: Connection, rows: list[asyncpg.Record]) -> 
 
 def _as_job(row: asyncpg.Record, failures: list[DocumentFailure]) -> JobInfo:
     finished = row["indexed"] + row["failed"]
-    # What a re-index has before it is in no ingest.
-    open_ended = row["kind"] == "reindex" and row["status"] != "done"
+    # What a re-index or a backfill has before it is in no ingest.
+    open_ended = row["kind"] in ("reindex", "context") and row["status"] != "done"
     superseded = 0 if open_ended else row["documents"] - finished - row["waiting"]
     return JobInfo(
         job_id=row["id"],

@@ -24,7 +24,7 @@ from service.errors import UnavailableError
 from service.models import JobKind
 
 SETTINGS = DBSettings(db_schema="braid")
-KINDS: tuple[JobKind, ...] = ("ingest", "reindex", "index")
+KINDS: tuple[JobKind, ...] = ("ingest", "reindex", "index", "context")
 INDEX_BUILDS = 1
 """Beside the jobs that a worker takes at once: it mostly waits for the server."""
 STATEMENT_SECONDS = 30.0

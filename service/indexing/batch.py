@@ -1,6 +1,7 @@
 """Indexes a batch of claimed documents: plan, embed what is new, prepare, write."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -9,12 +10,14 @@ from service.db.analyzers import load_analyzer
 from service.db.chunks import RefusedRowsError, stored_rows
 from service.db.ingests import ClaimedIngest, still_due
 from service.db.jobs import JobProgress
-from service.db.pool import Database
+from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepared_for
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
 from service.indexing.chunking import Chunking, chunking_of
-from service.indexing.embedding import Embeddings, embed_texts
+from service.indexing.context import embedded_text
+from service.indexing.embedding import Embeddings, InterruptedEmbeddingError, embed_texts
+from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.payload import unpack
 from service.indexing.planning import (
@@ -23,6 +26,8 @@ from service.indexing.planning import (
     lexemes_of,
     plan_records,
 )
+from service.indexing.reconcile import PlannedRecord
+from service.indexing.services import IndexingServices
 from service.indexing.writing import (
     Material,
     PlannedDocument,
@@ -30,8 +35,8 @@ from service.indexing.writing import (
     record_failures,
     write_documents,
 )
-from service.models import Generation
-from service.providers.base import Embedder, EmbedderSource
+from service.models import Generation, Vector
+from service.providers.base import Embedder
 from service.telemetry import log, stage
 from service.text import Analyzer
 
@@ -53,16 +58,17 @@ class _New(msgspec.Struct, frozen=True):
     analyzer: Analyzer
     first: bool
     """The generation has no rows yet."""
+    prepared: PreparedByHash
+    """What was made of them before and could not be written then."""
 
 
 class Batch:
     """One batch of a job, against one generation."""
 
-    def __init__(
-        self, database: Database, embedders: EmbedderSource, generation: Generation, job_id: int
-    ) -> None:
-        self._database = database
-        self._embedders = embedders
+    def __init__(self, services: IndexingServices, generation: Generation, job_id: int) -> None:
+        self._database = services.database
+        self._embedders = services.embedders
+        self._headers = HeaderStage(services, generation, job_id)
         self._generation = generation
         self._job_id = job_id
         self._failures: list[Failure] = []
@@ -105,10 +111,13 @@ class Batch:
             chunking = chunking_of(self._generation, embedder)
             planned = await in_thread(lambda checkpoint: self._plan(ingests, chunking, checkpoint))
         new = await self._find_new(planned, embedder)
+        with stage("context"):
+            due = await self._situate(planned, new)
         with stage("embed"):
-            embeddings = await self._embed(planned, new, embedder)
-        writable = await self._with_material(planned, new, embeddings)
-        return writable, JobProgress(tokens=embeddings.tokens, warnings=self._warnings)
+            embeddings = await self._embed(planned, new, embedder, due)
+        writable = await self._with_material(planned, new, embeddings, due)
+        usage = {"embedding_tokens": embeddings.tokens}
+        return writable, JobProgress(usage=usage, warnings=self._warnings)
 
     async def _are_due(self, ingests: Sequence[ClaimedIngest]) -> bool:
         """Whether any of the documents was neither deleted nor sent anew meanwhile."""
@@ -148,6 +157,9 @@ class Batch:
             )
             analyzer = await load_analyzer(connection, self._generation)
             first = await is_empty(connection, self._generation.id)
+            prepared = await prepared_for(
+                connection, self._generation.id, [one.ingest.document for one in planned]
+            )
         keys = [
             (number, at)
             for number, one in enumerate(planned)
@@ -159,21 +171,90 @@ class Batch:
             for key, record in records.items()
             if embedder is not None and record.vector is None and record.text
         ]
-        return _New(keys, to_embed, analyzer, first)
+        return _New(keys, to_embed, analyzer, first, prepared)
+
+    async def _situate(self, planned: Sequence[PlannedDocument], new: _New) -> set[Key]:
+        """Give the new chunks their headers; those that have to wait for theirs."""
+        keys = {key for key in new.keys if planned[key[0]].records[key[1]].situate}
+        if not keys:
+            return set()
+        documents = [
+            _unsituated(one, [key for key in new.keys if key in keys and key[0] == number])
+            for number, one in enumerate(planned)
+            if any(key[0] == number for key in keys)
+        ]
+        headers = await self._headers.make(documents, new.prepared)
+        self._warnings += headers.warnings
+        for key, context in headers.by_key.items():
+            number, at = cast(Key, key)
+            records = planned[number].records
+            records[at] = msgspec.structs.replace(records[at], context=context)
+        return keys - headers.by_key.keys()
 
     async def _embed(
-        self, planned: Sequence[PlannedDocument], new: _New, embedder: Embedder | None
+        self,
+        planned: Sequence[PlannedDocument],
+        new: _New,
+        embedder: Embedder | None,
+        due: set[Key],
     ) -> Embeddings:
         if embedder is None or not new.to_embed:
             return Embeddings([], frozenset(), 0)
-        texts = [planned[number].records[at].text for number, at in new.to_embed]
-        embeddings = await embed_texts(embedder, texts)
+        made = self._made_before(planned, new, due)
+        missing = [key for key in new.to_embed if key not in made]
+        texts = [self._embedded_text(planned[number].records[at]) for number, at in missing]
+        try:
+            embeddings = await embed_texts(embedder, texts)
+        except InterruptedEmbeddingError as error:
+            await self._keep(
+                planned, dict(zip(missing, error.embeddings.vectors, strict=True)), due
+            )
+            raise
         for place in sorted(embeddings.truncated):
-            self._warn(PARTLY_EMBEDDED, planned, new.to_embed[place])
-        return embeddings
+            self._warn(PARTLY_EMBEDDED, planned, missing[place])
+        vectors = {**made, **dict(zip(missing, embeddings.vectors, strict=True))}
+        return msgspec.structs.replace(embeddings, vectors=[vectors[key] for key in new.to_embed])
+
+    def _embedded_text(self, record: PlannedRecord) -> str:
+        return embedded_text(self._generation.contextual, record.context, record.text)
+
+    def _made_before(
+        self, planned: Sequence[PlannedDocument], new: _New, due: set[Key]
+    ) -> dict[Key, Vector]:
+        """Vectors that an interrupted attempt has left."""
+        made = {}
+        for number, at in new.to_embed:
+            one = planned[number]
+            place = (one.ingest.document, one.records[at].content_hash)
+            found = new.prepared.get(place)
+            if found is not None and found.embedding is not None and (number, at) not in due:
+                made[number, at] = found.embedding.astype(np.float32)
+        return made
+
+    async def _keep(
+        self,
+        planned: Sequence[PlannedDocument],
+        vectors: Mapping[Key, Vector | ProviderError],
+        due: set[Key],
+    ) -> None:
+        """Keep the vectors of an attempt that is interrupted; without its header none is final."""
+        made = {
+            (planned[number].ingest.document, planned[number].records[at].content_hash): Prepared(
+                embedding=vector.astype(np.float16)
+            )
+            for (number, at), vector in vectors.items()
+            if not isinstance(vector, ProviderError) and (number, at) not in due
+        }
+        if made:
+            async with self._database.write(self._generation.team_id) as connection:
+                await keep_prepared(connection, self._generation, made)
 
     async def _with_material(
-        self, planned: Sequence[PlannedDocument], new: _New, embeddings: Embeddings
+        self,
+        planned: Sequence[PlannedDocument],
+        new: _New,
+        embeddings: Embeddings,
+        due: set[Key],
     ) -> list[WritableDocument]:
         vectors = dict(zip(new.to_embed, embeddings.vectors, strict=True))
         refused: dict[int, ProviderError] = {}
@@ -196,7 +277,8 @@ class Batch:
         for number, at in keys:
             made, given = vectors.get((number, at)), planned[number].records[at].vector
             embedding = made.astype(np.float16) if isinstance(made, np.ndarray) else given
-            material[number][at] = Material(lexemes[number, at], embedding)
+            waits = (number, at) in due
+            material[number][at] = Material(lexemes[number, at], embedding, waits)
         return [
             WritableDocument(one, material[number])
             for number, one in enumerate(planned)
@@ -206,7 +288,7 @@ class Batch:
     async def _lexemes(
         self, planned: Sequence[PlannedDocument], keys: Sequence[Key], analyzer: Analyzer
     ) -> Mapping[Key, Lexemes]:
-        texts = {(number, at): planned[number].records[at].text for number, at in keys}
+        texts = {(number, at): planned[number].records[at].indexed_text for number, at in keys}
 
         def prepare(checkpoint: Checkpoint) -> dict[Key, Lexemes]:
             prepared = {}
@@ -240,3 +322,15 @@ class Batch:
         document = planned[key[0]]
         record = document.records[key[1]]
         self._warnings.append(message.format(document.ingest.doc_id, record.chunk_id))
+
+
+def _unsituated(planned: PlannedDocument, keys: Sequence[Key]) -> Unsituated:
+    document = planned.document
+    text = document.text or "\n\n".join(chunk.text for chunk in document.chunks)
+    return Unsituated(
+        id=planned.ingest.document,
+        doc_id=planned.ingest.doc_id,
+        title=document.title,
+        text=text,
+        chunks={key: planned.records[key[1]] for key in keys},
+    )

@@ -1,7 +1,7 @@
 """Carries a batch of documents over into the generation that is built."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from service.db.carry import (
     CarriedRow,
     SourceDocument,
     SourceRow,
-    made_vectors,
+    made_before,
     replace_rows,
     source_documents,
     source_rows,
@@ -30,17 +30,26 @@ from service.db.chunks import RefusedRowsError
 from service.db.documents import hold_generation
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection
+from service.db.prepared import (
+    Prepared,
+    PreparedByHash,
+    forget_prepared,
+    keep_prepared,
+    prepared_for,
+)
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread
 from service.indexing.batch import PARTLY_EMBEDDED, PARTLY_LEXICAL
 from service.indexing.carrying import CarriedRecord, Rules, change_between, plan_carried
 from service.indexing.chunking import Chunking, chunking_of
-from service.indexing.embedding import embed_texts
+from service.indexing.context import embedded_text
+from service.indexing.embedding import InterruptedEmbeddingError, embed_texts
+from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.planning import Hashes, Lexemes, UnfitDocumentError, lexemes_of, title_lexemes
 from service.indexing.services import IndexingServices
-from service.models import Generation
+from service.models import Generation, Vector
 from service.providers.base import Embedder
 from service.telemetry import log
 from service.text import Analyzer
@@ -56,7 +65,8 @@ class GoneError(Exception):
 class _Source(msgspec.Struct, frozen=True):
     documents: list[SourceDocument]
     rows: dict[int, list[SourceRow]]
-    made: dict[bytes, NDArray[np.float16]]
+    made: PreparedByHash
+    """What the build holds or keeps already for texts of these documents."""
     analyzer: Analyzer
     first: bool
 
@@ -79,6 +89,7 @@ class CarriedBatch:
     ) -> None:
         self._database = services.database
         self._embedders = services.embedders
+        self._headers = HeaderStage(services, build.generation, job_id)
         self._build = build
         self._generation = build.generation
         self._active = active
@@ -127,11 +138,18 @@ class CarriedBatch:
         change = change_between(self._active, self._generation)
         async with self._database.write(self._generation.team_id) as connection:
             return _Source(
-                documents=await source_documents(connection, documents, texts=change.resplit),
+                documents=await source_documents(
+                    connection, documents, texts=change.resplit or not change.same_headers
+                ),
                 rows=await source_rows(connection, self._active, documents),
-                made=await made_vectors(connection, self._generation.id, documents)
-                if change.embeds and not change.same_model
-                else {},
+                made={
+                    **await prepared_for(connection, self._generation.id, documents),
+                    **(
+                        await made_before(connection, self._generation.id, documents)
+                        if not (change.same_model and change.same_headers)
+                        else {}
+                    ),
+                },
                 analyzer=await load_analyzer(connection, self._generation),
                 first=await is_empty(connection, self._generation.id),
             )
@@ -140,7 +158,8 @@ class CarriedBatch:
         embedder = await self._embedders.get(self._generation)
         chunking = chunking_of(self._generation, embedder)
         planned = await in_thread(lambda checkpoint: self._plan(source, chunking, checkpoint))
-        vectors = await self._embed(planned, source, embedder)
+        due = await self._situate(planned, source)
+        vectors = await self._embed(planned, source, embedder, due)
         planned = [one for one in planned if one.document.id not in self._failures]
         lexemes = await in_thread(
             lambda checkpoint: self._lexemes(planned, source.analyzer, checkpoint)
@@ -153,12 +172,13 @@ class CarriedBatch:
                 [(one.exact, one.words) for one in lexemes.values()],
             )
         return {
-            one.document.id: _carried(one, vectors, lexemes, source.analyzer) for one in planned
+            one.document.id: _carried(one, vectors, lexemes, source.analyzer, due)
+            for one in planned
         }
 
     def _plan(self, source: _Source, chunking: Chunking, checkpoint: Checkpoint) -> list[_Planned]:
         change = change_between(self._active, self._generation)
-        rules = Rules(change, Hashes(self._generation), chunking)
+        rules = Rules(change, Hashes(self._generation), chunking, self._active.contextual)
         planned = []
         for document in source.documents:
             rows = source.rows[document.id]
@@ -177,19 +197,44 @@ class CarriedBatch:
                 planned.append(_Planned(document, records))
         return planned
 
+    async def _situate(self, planned: Sequence[_Planned], source: _Source) -> set[_Key]:
+        """Give chunks their headers; those that have to wait for theirs."""
+        keys = {key for key, record in _keyed(planned).items() if record.situate}
+        documents = [_unsituated(one, source.rows[one.document.id]) for one in planned]
+        headers = await self._headers.make([one for one in documents if one.chunks], source.made)
+        self._warnings += headers.warnings
+        records = {one.document.id: one.records for one in planned}
+        for key, context in headers.by_key.items():
+            document, at = cast(_Key, key)
+            found = records[document]
+            found[at] = msgspec.structs.replace(found[at], context=context)
+        return keys - headers.by_key.keys()
+
     async def _embed(
-        self, planned: Sequence[_Planned], source: _Source, embedder: Embedder | None
+        self,
+        planned: Sequence[_Planned],
+        source: _Source,
+        embedder: Embedder | None,
+        due: set[_Key],
     ) -> dict[_Key, NDArray[np.float16]]:
+        if embedder is None:
+            return {}
         records = {key: record for key, record in _keyed(planned).items() if record.to_embed}
-        vectors = {
-            key: source.made[record.content_hash]
-            for key, record in records.items()
-            if record.content_hash in source.made
-        }
+        vectors = {}
+        for key, record in records.items():
+            made = source.made.get((key[0], record.content_hash))
+            if made is not None and made.embedding is not None and key not in due:
+                vectors[key] = made.embedding
         missing = [key for key in records if key not in vectors]
-        if embedder is None or not missing:
-            return vectors
-        embeddings = await embed_texts(embedder, [records[key].indexed_text for key in missing])
+        try:
+            embeddings = await embed_texts(
+                embedder, [self._embedded_text(records[key]) for key in missing]
+            )
+        except InterruptedEmbeddingError as error:
+            await self._keep(
+                records, dict(zip(missing, error.embeddings.vectors, strict=True)), due
+            )
+            raise
         self._tokens = embeddings.tokens
         for place in sorted(embeddings.truncated):
             self._warn(PARTLY_EMBEDDED, planned, missing[place])
@@ -199,6 +244,25 @@ class CarriedBatch:
             else:
                 vectors[key] = vector.astype(np.float16)
         return vectors
+
+    def _embedded_text(self, record: CarriedRecord) -> str:
+        return embedded_text(self._generation.contextual, record.context, record.text)
+
+    async def _keep(
+        self,
+        records: Mapping[_Key, CarriedRecord],
+        vectors: Mapping[_Key, Vector | ProviderError],
+        due: set[_Key],
+    ) -> None:
+        """Keep the vectors of an attempt that is interrupted."""
+        made = {
+            (key[0], records[key].content_hash): Prepared(embedding=vector.astype(np.float16))
+            for key, vector in vectors.items()
+            if not isinstance(vector, ProviderError) and key not in due
+        }
+        if made:
+            async with self._database.write(self._generation.team_id) as connection:
+                await keep_prepared(connection, self._generation, made)
 
     def _lexemes(
         self, planned: Sequence[_Planned], analyzer: Analyzer, checkpoint: Checkpoint
@@ -246,6 +310,7 @@ class CarriedBatch:
                 for document in due
                 if document.id in self._failures and versions.get(document.id) == document.version
             }
+            await forget_prepared(connection, build.generation.id, list(whole))
             await note_failures(connection, build, list(whole), failed)
             await self._note_progress(connection, build, due, len(whole))
 
@@ -257,7 +322,11 @@ class CarriedBatch:
         more = 0 if self._again else sum(document.version >= first for document in due)
         if not await count_progress(connection, build, self._job_id, more):
             raise GoneError
-        progress = JobProgress(indexed=carried, tokens=self._tokens, warnings=self._warnings)
+        progress = JobProgress(
+            indexed=carried,
+            usage={"embedding_tokens": self._tokens},
+            warnings=self._warnings,
+        )
         await add_progress(connection, self._job_id, progress)
         self._tokens, self._warnings = 0, []
 
@@ -272,15 +341,31 @@ def _keyed(planned: Sequence[_Planned]) -> dict[_Key, CarriedRecord]:
     }
 
 
+def _unsituated(planned: _Planned, rows: Sequence[SourceRow]) -> Unsituated:
+    document = planned.document
+    return Unsituated(
+        id=document.id,
+        doc_id=document.doc_id,
+        title=document.title,
+        text=document.text or "\n\n".join(row.text for row in rows if row.type == "chunk"),
+        chunks={
+            (document.id, at): record for at, record in enumerate(planned.records) if record.situate
+        },
+    )
+
+
 def _carried(
     planned: _Planned,
     vectors: Mapping[_Key, NDArray[np.float16]],
     lexemes: Mapping[_Key, Lexemes],
     analyzer: Analyzer,
+    due: set[_Key],
 ) -> _Carried:
     title = title_lexemes(planned.document.title, analyzer)
     rows = [
-        CarriedRow(record, vectors.get(key), lexemes[key].exact, lexemes[key].words, title)
+        CarriedRow(
+            record, vectors.get(key), lexemes[key].exact, lexemes[key].words, title, key in due
+        )
         for key, record in _keyed([planned]).items()
     ]
     return _Carried(planned.document.version, rows)

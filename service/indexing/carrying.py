@@ -7,8 +7,9 @@ import msgspec
 from service.db.carry import CarriedChunk, SourceDocument, SourceRow
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import Chunking, iter_chunks
+from service.indexing.context import Headings, contextualized, embedded_text, recipe
 from service.indexing.planning import Hashes, UnfitDocumentError
-from service.models import Generation, RecordType
+from service.models import Contextual, Generation, RecordType
 
 NOT_EMBEDDABLE = (
     "chunk {!r} came with a vector and without text: no other model can make its vector"
@@ -23,6 +24,8 @@ class Change(msgspec.Struct, frozen=True):
     """Raw text is split anew: sizes or the tokens that they count are others."""
     embeds: bool
     """The new generation has a model."""
+    same_headers: bool
+    """The headers of chunks are made in the same way."""
     keeps_own: bool
     """A client's vector stays, although the model is another one."""
 
@@ -32,10 +35,12 @@ class CarriedRecord(CarriedChunk, frozen=True):
 
     type: RecordType
     to_embed: bool
+    situate: bool = False
+    """A model is to write the header."""
 
     @property
     def indexed_text(self) -> str:
-        """What is embedded and lexically indexed."""
+        """What is lexically indexed."""
         return contextualized(self.context, self.text)
 
 
@@ -45,6 +50,8 @@ class Rules(msgspec.Struct, frozen=True):
     change: Change
     hashes: Hashes
     chunking: Chunking
+    active: Contextual
+    """How the headers of the rows were made."""
 
 
 def change_between(active: Generation, wanted: Generation) -> Change:
@@ -65,13 +72,9 @@ def change_between(active: Generation, wanted: Generation) -> Change:
         same_model=model(active) == model(wanted),
         resplit=split(active) != split(wanted),
         embeds=wanted.provider != "none",
+        same_headers=recipe(active.contextual) == recipe(wanted.contextual),
         keeps_own=wanted.provider == "none" and wanted.dim == active.dim,
     )
-
-
-def contextualized(context: str | None, text: str) -> str:
-    """The text with the header that situates it."""
-    return f"{context}\n\n{text}" if context else text
 
 
 def plan_carried(
@@ -84,14 +87,15 @@ def plan_carried(
 
     Raises `UnfitDocumentError` when one of them cannot exist there.
     """
-    pieces, change, hashes = None, rules.change, rules.hashes
+    pieces, change = None, rules.change
+    headings = Headings(document.text, document.title, document.source or document.doc_id)
     if change.resplit and document.text is not None:
         pieces = _resplit(document, document.text, rows, rules.chunking, checkpoint)
     kept = [row for row in rows if pieces is None or not _is_raw(row)]
-    records = [_carry(row, change, hashes) for row in kept]
+    records = [_carry(row, rules, headings) for row in kept]
     if pieces is not None:
         raw = {row.text: row for row in rows if _is_raw(row)}
-        records = [*(_place(piece, raw, change, hashes) for piece in pieces), *records]
+        records = [*(_place(piece, raw, rules, headings) for piece in pieces), *records]
     return sorted(records, key=lambda record: (record.type, record.position))
 
 
@@ -136,12 +140,34 @@ def _pieces(
         yield _Piece(chunk_id, ordinal, chunk.text, chunk.start, chunk.end)
 
 
-def _carry(row: SourceRow, change: Change, hashes: Hashes) -> CarriedRecord:
-    keeps_vector = row.embedded and (change.same_model or (row.own_vector and change.keeps_own))
-    own = row.own_vector and keeps_vector
+class _Header(msgspec.Struct, frozen=True):
+    context: str | None
+    situate: bool = False
+
+
+def _header(
+    row: SourceRow | None, piece: SourceRow | _Piece, rules: Rules, headings: Headings
+) -> _Header:
+    """The header of a chunk in the new generation; `row` had the same text in the old one."""
+    contextual = rules.hashes.contextual
+    if contextual.enabled and not contextual.by_model:
+        return _Header(headings.of(piece.text, piece.start, piece.end) if piece.text else None)
+    if row is not None and rules.change.same_headers:
+        return _Header(row.context, row.context_due)
+    return _Header(None, situate=contextual.by_model and bool(piece.text))
+
+
+def _carry(row: SourceRow, rules: Rules, headings: Headings) -> CarriedRecord:
+    change = rules.change
+    given = row.embedded and row.own_vector and (change.same_model or change.keeps_own)
+    header = _Header(None)
+    if row.type == "chunk":
+        header = _header(row, row, rules, headings)
+        header = msgspec.structs.replace(header, situate=header.situate and not given)
+    keeps_vector = given or _keeps_vector(row, header, rules)
     if not keeps_vector and not row.text.strip():
         raise UnfitDocumentError(NOT_EMBEDDABLE.format(row.chunk_id))
-    vector = row.vector.astype("<f2").tobytes() if own and row.vector is not None else None
+    vector = row.vector.astype("<f2").tobytes() if given and row.vector is not None else None
     return CarriedRecord(
         type=row.type,
         like=row.id,
@@ -149,33 +175,45 @@ def _carry(row: SourceRow, change: Change, hashes: Hashes) -> CarriedRecord:
         chunk_id=row.chunk_id,
         position=row.position,
         text=row.text,
-        context=row.context,
+        context=header.context,
+        situate=header.situate,
         start=row.start,
         end=row.end,
-        own_vector=own,
-        content_hash=hashes.of(contextualized(row.context, row.text), vector),
+        own_vector=given,
+        content_hash=rules.hashes.of_chunk(row.text, header.context, vector)
+        if row.type == "chunk"
+        else rules.hashes.of(row.text, vector),
         to_embed=change.embeds and not keeps_vector,
     )
 
 
+def _keeps_vector(row: SourceRow, header: _Header, rules: Rules) -> bool:
+    """Whether the vector of a row was made from the same text by the same model."""
+    if not row.embedded or not rules.change.same_model or header.situate:
+        return False
+    before = embedded_text(rules.active, row.context, row.text)
+    return before == embedded_text(rules.hashes.contextual, header.context, row.text)
+
+
 def _place(
-    piece: _Piece, raw: Mapping[str, SourceRow], change: Change, hashes: Hashes
+    piece: _Piece, raw: Mapping[str, SourceRow], rules: Rules, headings: Headings
 ) -> CarriedRecord:
     """A new piece; one with the text of an old piece takes over what was made for that."""
     same = raw.get(piece.text)
-    vector_of = same.id if same is not None and same.embedded and change.same_model else None
-    context = same.context if same is not None else None
+    header = _header(same, piece, rules, headings)
+    keeps_vector = same is not None and _keeps_vector(same, header, rules)
     return CarriedRecord(
         type="chunk",
         like=next(iter(raw.values())).id,
-        vector_of=vector_of,
+        vector_of=same.id if same is not None and keeps_vector else None,
         chunk_id=piece.chunk_id,
         position=piece.position,
         text=piece.text,
-        context=context,
+        context=header.context,
+        situate=header.situate,
         start=piece.start,
         end=piece.end,
         own_vector=False,
-        content_hash=hashes.of(contextualized(context, piece.text)),
-        to_embed=change.embeds and vector_of is None,
+        content_hash=rules.hashes.of_chunk(piece.text, header.context),
+        to_embed=rules.change.embeds and not keeps_vector,
     )

@@ -14,6 +14,7 @@ from service.db.chunks import (
 from service.db.documents import delete_row, hold_generation, lock_document, set_metadata
 from service.db.ingests import pending_payloads, replace_payload
 from service.db.pool import Database
+from service.db.prepared import forget_document
 from service.errors import InvalidRequestError
 from service.indexing.bounds import check_metadata
 from service.indexing.cleaning import Cleaner
@@ -64,6 +65,7 @@ async def delete_document(database: Database, collection: Collection, doc_id: st
         document = await lock_document(connection, collection.id, doc_id)
         generations = await hold_generations(connection, collection.id)
         deleted = await delete_records(connection, generations, document.id)
+        await forget_document(connection, document.id)
         await delete_row(connection, document.id)
     return deleted.get(active.id, 0)
 

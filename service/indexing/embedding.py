@@ -25,22 +25,49 @@ class Embeddings(msgspec.Struct, frozen=True):
     truncated: frozenset[int]
     tokens: int
 
+    @property
+    def trouble(self) -> ProviderError | None:
+        """Why some texts have no vector yet although they may get one later."""
+        errors = [one for one in self.vectors if isinstance(one, ProviderError)]
+        return next((error for error in errors if error.transient), None)
+
+
+class InterruptedEmbeddingError(ProviderError):
+    """Trying again later can help; some of the texts have their vectors already."""
+
+    def __init__(self, error: ProviderError, embeddings: Embeddings) -> None:
+        super().__init__(str(error), transient=True, retry_after=error.retry_after)
+        self.embeddings = embeddings
+
 
 async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
-    """Embed texts; raises `ProviderError` only when trying again later can help."""
+    """Embed texts; raises `InterruptedEmbeddingError` when trying again later can help."""
     limit = asyncio.Semaphore(CONCURRENCY)
+    trouble: list[ProviderError] = []
 
     async def bounded(batch: Sequence[str]) -> Embeddings:
         async with limit:
-            return await _embed_batch(embedder, batch)
+            if trouble:
+                return _without_vectors(trouble[0], len(batch))
+            embeddings = await _embed_batch(embedder, batch)
+            if embeddings.trouble:
+                trouble.append(embeddings.trouble)
+            return embeddings
 
     batches = _batches(texts, embedder.batch_texts, embedder.batch_tokens)
     tasks = [asyncio.ensure_future(bounded(batch)) for batch in batches]
     try:
-        return _join(await asyncio.gather(*tasks))
+        embeddings = _join(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
             task.cancel()
+    if trouble:
+        raise InterruptedEmbeddingError(trouble[0], embeddings)
+    return embeddings
+
+
+def _without_vectors(error: ProviderError, count: int) -> Embeddings:
+    return Embeddings([error] * count, frozenset(), 0)
 
 
 def _batches(texts: Sequence[str], most_texts: int, most_tokens: int) -> list[Sequence[str]]:
@@ -61,10 +88,8 @@ async def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
     try:
         return await _call(embedder, texts)
     except ProviderError as error:
-        if error.transient:
-            raise
-        if len(texts) == 1 or isinstance(error, ProviderRefusalError):
-            return Embeddings([error] * len(texts), frozenset(), 0)
+        if error.transient or len(texts) == 1 or isinstance(error, ProviderRefusalError):
+            return _without_vectors(error, len(texts))
         halves = texts[: len(texts) // 2], texts[len(texts) // 2 :]
         if isinstance(error, CallTooLargeError):
             return _join([await _embed_batch(embedder, half) for half in halves])
@@ -73,26 +98,28 @@ async def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
 
 async def _embed_halves(embedder: Embedder, one: Sequence[str], other: Sequence[str]) -> Embeddings:
     first = await _embed_batch(embedder, one)
+    if error := first.trouble:
+        return _join([first, _without_vectors(error, len(other))])
     if len(one) > 1 and all(isinstance(vector, ProviderError) for vector in first.vectors):
         last = await _embed_batch(embedder, other[-1:])
         if isinstance(last.vectors[0], ProviderError):
             # The service, not a text: asking for each of the others would only repeat it.
-            between = [first.vectors[0]] * (len(other) - 1)
-            return Embeddings([*first.vectors, *between, last.vectors[0]], frozenset(), 0)
+            between = _without_vectors(last.vectors[0], len(other) - 1)
+            return _join([first, between, last])
         return _join([first, await _embed_batch(embedder, other[:-1]), last])
     return _join([first, await _embed_batch(embedder, other)])
 
 
 async def _call(embedder: Embedder, texts: Sequence[str]) -> Embeddings:
     async for attempt in stamina.retry_context(
-        on=_wait, attempts=3, timeout=None, wait_initial=0.2
+        on=wait_for_retry, attempts=3, timeout=None, wait_initial=0.2
     ):
         with attempt:
             return await _call_once(embedder, texts)
     raise AssertionError("unreachable")
 
 
-def _wait(error: Exception) -> bool | float:
+def wait_for_retry(error: Exception) -> bool | float:
     """Whether to try again at once, or after how many seconds."""
     if not isinstance(error, ProviderError) or not error.transient:
         return False

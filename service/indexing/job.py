@@ -13,7 +13,9 @@ from service.db.jobs import BegunJob, begin_job, finish_job, postpone_job
 from service.db.queue import QueuedJob
 from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
+from service.indexing.backfill import Backfill, request_headers_if_due
 from service.indexing.batch import Batch
+from service.indexing.headers import as_allowed
 from service.indexing.packing import pack_if_grown
 from service.indexing.rebuild import Rebuild
 from service.indexing.services import IndexingServices
@@ -75,6 +77,10 @@ async def run_job(
             return None
         if begun.kind == "reindex":
             return await Rebuild(services, job, begun.collection_id, stopping).run()
+        if begun.kind == "context":
+            with stage("backfill"):
+                age = begun.age_seconds
+                return await Backfill(services, job, begun.collection_id, age, stopping).run()
         with stage("ingest"):
             return await _Run(services, job, begun, stopping).run()
     except NotFoundError:
@@ -89,8 +95,8 @@ class _Run:
         begun: BegunJob,
         stopping: Callable[[], bool],
     ) -> None:
+        self._services = services
         self._database = services.database
-        self._embedders = services.embedders
         self._turns = services.turns
         self._job = job
         self._begun = begun
@@ -121,7 +127,7 @@ class _Run:
             generation = await hold_generation(connection, collection_id)
             ingests = await claim(connection, self._job.job_id, effort=self._size.effort)
             left = bool(ingests) or await ingests_left(connection, self._job.job_id)
-        return generation, ingests, left
+        return await as_allowed(self._services, generation), ingests, left
 
     async def _is_held(self) -> bool:
         """Whether a re-index of the collection asks to be let finish."""
@@ -139,7 +145,7 @@ class _Run:
         self, generation: Generation, claimed: Sequence[ClaimedIngest], *, patient: bool
     ) -> float | None:
         """Index a batch; seconds to wait if the embedder has to recover first."""
-        batch = Batch(self._database, self._embedders, generation, self._job.job_id)
+        batch = Batch(self._services, generation, self._job.job_id)
         ingests = [ingest for ingest in claimed if ingest.attempts <= MAX_ATTEMPTS]
         await batch.fail([(ingest, ABANDONED) for ingest in claimed if ingest not in ingests])
         try:
@@ -190,3 +196,4 @@ class _Run:
         await analyze_if_grown(self._database, generation.id)
         await pack_if_grown(self._database, generation)
         await request_index_if_due(self._database, generation)
+        await request_headers_if_due(self._database, generation)

@@ -7,6 +7,7 @@ import msgspec
 from service.db.chunks import TitleLexemes
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import Chunking, iter_chunks
+from service.indexing.context import Headings, contextualized, recipe
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.models import Generation
@@ -46,9 +47,10 @@ def plan_records(
     hashes = Hashes(generation)
     if document.chunks:
         _check_dimensions(document.chunks, generation.dim)
-        records = [_client_chunk(chunk, at, hashes) for at, chunk in enumerate(document.chunks)]
+        records = [_client_chunk(chunk, at) for at, chunk in enumerate(document.chunks)]
     else:
-        records = _raw_chunks(doc_id, document, hashes, chunking, checkpoint)
+        records = _raw_chunks(doc_id, document, chunking, checkpoint)
+    records = _situated(records, doc_id, document, hashes)
     if document.summary is not None and document.summary.strip():
         content_hash = hashes.of(document.summary)
         records.append(PlannedRecord("summary", doc_id, document.summary, content_hash, position=0))
@@ -83,14 +85,14 @@ def _check_dimensions(chunks: list[PendingChunk], dim: int | None) -> None:
             )
 
 
-def _client_chunk(chunk: PendingChunk, at: int, hashes: "Hashes") -> PlannedRecord:
+def _client_chunk(chunk: PendingChunk, at: int) -> PlannedRecord:
     if chunk.vector is None and not chunk.text.strip():
         raise UnfitDocumentError(f"nothing to index: the text of chunk {at} is blank")
     return PlannedRecord(
         type="chunk",
         chunk_id=chunk.id,
         text=chunk.text,
-        content_hash=hashes.of(chunk.text, chunk.vector),
+        content_hash=b"",
         position=chunk.position,
         metadata=chunk.metadata,
         vector=None if chunk.vector is None else unpack_vector(chunk.vector),
@@ -100,7 +102,6 @@ def _client_chunk(chunk: PendingChunk, at: int, hashes: "Hashes") -> PlannedReco
 def _raw_chunks(
     doc_id: str,
     document: PendingDocument,
-    hashes: "Hashes",
     chunking: Chunking,
     checkpoint: Checkpoint,
 ) -> list[PlannedRecord]:
@@ -114,7 +115,7 @@ def _raw_chunks(
             type="chunk",
             chunk_id=f"{doc_id}::{ordinal}",
             text=chunk.text,
-            content_hash=hashes.of(chunk.text),
+            content_hash=b"",
             position=ordinal,
             start=chunk.start,
             end=chunk.end,
@@ -123,11 +124,40 @@ def _raw_chunks(
     return records
 
 
+def _situated(
+    records: list[PlannedRecord], doc_id: str, document: PendingDocument, hashes: "Hashes"
+) -> list[PlannedRecord]:
+    """Chunks with their header, or the wish for one, and their hash."""
+    contextual = hashes.contextual
+    headings = None
+    if contextual.enabled and not contextual.by_model:
+        headings = Headings(document.text, document.title, document.source or doc_id)
+    situated = []
+    for record in records:
+        context = None
+        if headings is not None and record.text:
+            context = headings.of(record.text, record.start, record.end)
+        vector = None if record.vector is None else record.vector.tobytes()
+        situated.append(
+            msgspec.structs.replace(
+                record,
+                context=context,
+                situate=contextual.by_model and vector is None,
+                content_hash=hashes.of_chunk(record.text, context, vector),
+            )
+        )
+    return situated
+
+
 class Hashes:
-    """16 bytes that are equal when text, model and analyzer are: then a row need not change."""
+    """16 bytes that are equal when text, model and analyzer are: then a row need not change.
+
+    A model's header is not in it, but what the header is made with: it is known only afterwards.
+    """
 
     def __init__(self, generation: Generation) -> None:
-        facts = (
+        self.contextual = generation.contextual
+        facts: tuple[object, ...] = (
             HASH_VERSION,
             generation.provider,
             generation.model,
@@ -135,7 +165,14 @@ class Hashes:
             generation.language,
             generation.analyzer,
         )
+        if self.contextual.enabled:
+            facts = (*facts, recipe(self.contextual), self.contextual.embedded)
         self._start = blake2b(repr(facts).encode(), digest_size=16)
+
+    def of_chunk(self, text: str, context: str | None, vector: bytes | None = None) -> bytes:
+        """The hash of a chunk."""
+        known = text if self.contextual.by_model else contextualized(context, text)
+        return self.of(known, vector)
 
     def of(self, text: str, vector: bytes | None = None) -> bytes:
         """The hash of a text, and of its vector when that is the client's."""

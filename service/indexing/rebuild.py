@@ -8,6 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from service.db.builds import (
     Build,
     advance,
@@ -29,7 +31,9 @@ from service.db.pool import Connection
 from service.db.queue import QueuedJob
 from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import ProviderError, UnavailableError
+from service.indexing.backfill import request_headers_if_due
 from service.indexing.carried_batch import CarriedBatch, GoneError
+from service.indexing.headers import as_allowed
 from service.indexing.packing import pack_if_grown
 from service.indexing.services import IndexingServices
 from service.indexing.vector_index import InterruptedBuildError, index_before_use
@@ -108,6 +112,9 @@ class Rebuild:
         # From here on documents are taken in, but wait: what is behind only gets less.
         while not await self._swap():
             await self._follow(hold=True)
+        async with self._database.write(self._job.team_id) as connection:
+            active = await hold_generation(connection, self._collection_id)
+        await request_headers_if_due(self._database, await as_allowed(self._services, active))
 
     async def _follow(self, *, hold: bool = False) -> None:
         """Carry over all documents that are published by now; ends the job if some cannot be."""
@@ -126,7 +133,8 @@ class Rebuild:
         status = await job_status(connection, self._job.job_id)
         if build is None or status != "processing":
             raise GoneError
-        return build, active
+        generation = await as_allowed(self._services, build.generation)
+        return msgspec.structs.replace(build, generation=generation), active
 
     async def _settle(self, *, hold: bool) -> int:
         while True:

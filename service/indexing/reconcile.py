@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.db.chunks import StoredRow
+from service.indexing.context import contextualized
 from service.models import Metadata, RecordType
 
 LAST_POSITION = 2**31 - 1
@@ -28,6 +29,15 @@ class PlannedRecord(msgspec.Struct, frozen=True):
     end: int | None = None
     vector: NDArray[np.float16] | None = None
     """Given by the client."""
+    context: str | None = None
+    """The header that situates it."""
+    situate: bool = False
+    """A model is to write the header."""
+
+    @property
+    def indexed_text(self) -> str:
+        """What is lexically indexed."""
+        return contextualized(self.context, self.text)
 
 
 class Reconciliation(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from service.db.pool import Connection, Database
 from service.db.queue import enqueue
 from service.errors import ConflictError, NotFoundError
 from service.indexing.carrying import Change, change_between
+from service.indexing.context import recipe
 from service.models import Collection, Generation, JobStatus
 from service.providers.base import Embedder, EmbedderSource
 from service.providers.embedders import is_free
@@ -34,6 +35,7 @@ SETTINGS = {
     "embedding": ("provider", "model", "dim"),
     "chunking": ("chunk_size", "chunk_overlap"),
     "bm25": ("k1", "b"),
+    "contextual": ("contextual",),
 }
 MOST_DOCUMENTS = 2**31 - 1
 NOT_OVER: tuple[JobStatus, ...] = ("pending", "processing", "paused", "error")
@@ -51,6 +53,8 @@ class ReindexPlan(msgspec.Struct, frozen=True):
     """With summaries, as they are now."""
     reused_vectors: int
     embedded_chunks: int
+    model_headers: int
+    """Chunks that a model is asked about."""
     embedding_tokens: int
     cost_usd: float | None
 
@@ -73,7 +77,10 @@ async def plan_reindex(
     change = change_between(active, wanted)
     if not change.same_model and active.provider == "none" and extent.any_own:
         raise ConflictError(CLIENT_VECTORS)
+    headers = extent.rows if wanted.contextual.by_model and not change.same_headers else 0
     embedded = _rows_to_embed(extent, change)
+    if change.embeds and change.same_model and _embeds_other_texts(active, wanted):
+        embedded = extent.rows
     embedder = await embedders.get(wanted) if embedded else None
     tokens = 0
     if embedder is not None:
@@ -84,9 +91,16 @@ async def plan_reindex(
         chunks=extent.rows,
         reused_vectors=max(extent.embedded - embedded, 0) if change.same_model else 0,
         embedded_chunks=embedded,
+        model_headers=headers,
         embedding_tokens=tokens,
-        cost_usd=0.0 if tokens == 0 or is_free(wanted.provider) else None,
+        cost_usd=0.0 if headers == 0 and (tokens == 0 or is_free(wanted.provider)) else None,
     )
+
+
+def _embeds_other_texts(active: Generation, wanted: Generation) -> bool:
+    """Whether headers that are embedded come, go or change."""
+    before = recipe(active.contextual) if active.contextual.embedded else None
+    return before != (recipe(wanted.contextual) if wanted.contextual.embedded else None)
 
 
 def _rows_to_embed(extent: Extent, change: Change) -> int:

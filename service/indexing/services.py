@@ -1,11 +1,17 @@
 """What indexing needs from the process it runs in."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 import msgspec
 
 from service.db.pool import Database
 from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
-from service.providers.base import EmbedderSource
+from service.providers.base import ContextualizerSource, EmbedderSource
+
+HeadersAllowed: TypeAlias = Callable[[int], Awaitable[bool]]
+"""Whether the chunks of a team may have headers."""
 
 
 class IndexingServices(msgspec.Struct, frozen=True):
@@ -13,6 +19,8 @@ class IndexingServices(msgspec.Struct, frozen=True):
 
     database: Database
     embedders: EmbedderSource
+    contextualizers: ContextualizerSource
+    headers_allowed: HeadersAllowed
     turns: Turns
     index_builds: IndexBuilds
     keep_seconds: float

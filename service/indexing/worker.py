@@ -7,14 +7,16 @@ import random
 from service.db.disposal import discard_expired, remove_leftovers
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
+from service.db.prepared import expire_prepared
 from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
-from service.errors import UnavailableError
+from service.errors import ProviderError, UnavailableError
 from service.indexing.job import retry_seconds, run_job
 from service.indexing.mishaps import error_site
-from service.indexing.services import IndexingServices
+from service.indexing.services import HeadersAllowed, IndexingServices
 from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
-from service.providers.base import EmbedderSource
+from service.models import Generation
+from service.providers.base import Contextualizer, ContextualizerSource, EmbedderSource
 from service.telemetry import log
 
 LEASE_SECONDS = 4.0
@@ -22,6 +24,19 @@ TIDY_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 KEEP_SECONDS = 86_400.0
 RECONNECT_SECONDS = 1.0
+
+
+class NoContextualizers:
+    """Of a worker that makes no headers."""
+
+    async def get(self, _generation: Generation) -> Contextualizer:
+        """Raises `ProviderError`."""
+        raise ProviderError("this worker makes no headers")
+
+
+async def always(_team_id: int) -> bool:
+    """Headers are allowed to every team."""
+    return True
 
 
 class Worker:
@@ -38,6 +53,8 @@ class Worker:
         dsn: str,
         embedders: EmbedderSource,
         *,
+        contextualizers: ContextualizerSource | None = None,
+        headers_allowed: HeadersAllowed = always,
         concurrency: int = 2,
         lease_seconds: float = LEASE_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
@@ -47,6 +64,8 @@ class Worker:
         self._services = IndexingServices(
             database=database,
             embedders=embedders,
+            contextualizers=contextualizers or NoContextualizers(),
+            headers_allowed=headers_allowed,
             turns=Turns(builds=max(1, concurrency - 1)),
             index_builds=IndexBuilds(dsn, index_memory_mb),
             keep_seconds=keep_seconds,
@@ -130,6 +149,8 @@ class Worker:
                 if lost := await tidy_queue(database):
                     log.warning("jobs had lost their place in the queue", jobs=lost)
                 await discard_expired(database)
+                async with database.administer() as connection:
+                    await expire_prepared(connection)
                 await drop_orphan_partitions(database)
                 await remove_leftovers(database)
             except UnavailableError:

@@ -31,6 +31,7 @@ from service.db.documents import (
 from service.db.ingests import ClaimedIngest, close_ingests, fail_ingests, still_due
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection, Database
+from service.db.prepared import forget_prepared
 from service.indexing.payload import PendingDocument
 from service.indexing.planning import Lexemes, title_lexemes
 from service.indexing.reconcile import PlannedRecord, Reconciliation, reconcile
@@ -43,6 +44,8 @@ class Material(msgspec.Struct, frozen=True):
 
     lexemes: Lexemes
     embedding: NDArray[np.float16] | None
+    context_due: bool = False
+    """Its header could not be made yet."""
 
 
 class PlannedDocument(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ async def write_documents(
         stored = await stored_rows(connection, generation.id, list(locked))
         changes = list(_changes(documents, due, locked, stored))
         await _apply(connection, current, changes)
+        await forget_prepared(connection, generation.id, [one.locked.id for one in changes])
         await close_ingests(connection, [one.planned.ingest.id for one in changes])
         progress = msgspec.structs.replace(spent, indexed=len(changes))
         await add_progress(connection, job_id, progress)
@@ -222,6 +226,8 @@ def _added(change: _Change, analyzer: Analyzer) -> Iterator[NewRow]:
             title=title,
             embedding=material.embedding,
             own_vector=record.vector is not None,
+            context=record.context,
+            context_due=material.context_due,
         )
 
 

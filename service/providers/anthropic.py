@@ -1,9 +1,19 @@
-"""Anthropic: how its API is called."""
+"""Anthropic: headers for chunks."""
 
+import json
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from service.errors import ProviderError
+from service.providers.base import ContextUsage, Header, Passage
+from service.providers.context_prompt import (
+    INSTRUCTIONS,
+    MAX_OUTPUT_TOKENS,
+    document_block,
+    passage_block,
+)
 from service.providers.registry import Probe
 
 API_VERSION = "2023-06-01"
@@ -26,3 +36,80 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 KIND = Kind()
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int | None = 0
+    cache_read_input_tokens: int | None = 0
+
+
+class Message(msgspec.Struct):
+    """What a model answered, as far as it matters here."""
+
+    content: list[_Block]
+    usage: _Usage
+
+    def header(self) -> Header:
+        """The text of the answer, which a refusal has none of, and its tokens."""
+        usage = self.usage
+        return Header(
+            "".join(block.text for block in self.content if block.type == "text"),
+            ContextUsage(
+                input=usage.input_tokens,
+                cache_write=usage.cache_creation_input_tokens or 0,
+                cache_read=usage.cache_read_input_tokens or 0,
+                output=usage.output_tokens,
+            ),
+        )
+
+
+_decoder = msgspec.json.Decoder(Message)
+
+
+def _read(answer: bytes) -> Message:
+    try:
+        return _decoder.decode(answer)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # The standard library also reads lone surrogates, which are cleaned away later.
+        return msgspec.convert(json.loads(answer), Message)
+
+
+class Contextualizing(msgspec.Struct, frozen=True):
+    """`POST /v1/messages`: the document is a system block of its own, so that it can be cached."""
+
+    path: str = "/v1/messages"
+
+    def body(self, model: str, passage: Passage, *, cached: bool) -> dict[str, Any]:
+        """The request."""
+        document: dict[str, Any] = {
+            "type": "text",
+            "text": document_block(passage.document, passage.title),
+        }
+        if cached:
+            document["cache_control"] = {"type": "ephemeral"}
+        return {
+            "model": model,
+            "max_tokens": MAX_OUTPUT_TOKENS,
+            "thinking": {"type": "disabled"},
+            "system": [{"type": "text", "text": INSTRUCTIONS}, document],
+            "messages": [{"role": "user", "content": passage_block(passage.text)}],
+        }
+
+    def header(self, answer: bytes) -> Header:
+        """The header of a message; raises `ProviderError`."""
+        try:
+            return _read(answer).header()
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise ProviderError("the provider's answer cannot be read", transient=True) from error
+
+
+CONTEXTUALIZING = Contextualizing()

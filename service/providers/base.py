@@ -8,9 +8,14 @@ import msgspec
 from service.models import Generation, Vector
 
 __all__ = [
+    "ContextUsage",
+    "Contextualizer",
+    "ContextualizerSource",
     "Embedder",
     "EmbedderSource",
     "EmbeddingBatch",
+    "Header",
+    "Passage",
     "Relevance",
     "Reranker",
     "RerankerSource",
@@ -87,4 +92,48 @@ class EmbedderSource(Protocol):
 
     async def get(self, generation: Generation) -> Embedder | None:
         """The generation's embedder, None when it has none; raises `ProviderError`."""
+        ...
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A piece of a document, and the document or the part of it that tells enough."""
+
+    text: str
+    document: str
+    title: str | None
+
+
+class ContextUsage(msgspec.Struct, frozen=True):
+    """Tokens of one call."""
+
+    input: int = 0
+    """At the full price: neither read from the prompt cache nor written to it."""
+    cache_write: int = 0
+    cache_read: int = 0
+    output: int = 0
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a model says of a passage; empty when it has nothing to say."""
+
+    text: str
+    usage: ContextUsage
+
+
+class Contextualizer(Protocol):
+    """Writes the header that situates a passage in its document."""
+
+    async def situate(self, passage: Passage, *, cached: bool) -> Header:
+        """The header; with `cached` the document is to be kept for the calls that follow.
+
+        Raises `ProviderError`, `CallTooLargeError` for a document beyond the model's window.
+        """
+        ...
+
+
+class ContextualizerSource(Protocol):
+    """Hands out the contextualizer of a generation."""
+
+    async def get(self, generation: Generation) -> Contextualizer:
+        """The generation's contextualizer; raises `ProviderError`."""
         ...

@@ -59,13 +59,30 @@ class Account:
         self.credential = credential
 
     async def call(
-        self, method: str, path: str, body: Any = None, *, purpose: Purpose = "search"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        purpose: Purpose = "search",
+        seconds: float | None = None,
     ) -> bytes:
-        """The body of a successful answer; raises `ProviderError`."""
+        """The body of a successful answer; raises `ProviderError`.
+
+        `seconds` bound the call itself, not the wait for a place.
+        """
         async with self.place(purpose):
             if purpose == "index":
                 self._outbound.respect_pause(self.credential.id)
-            return await self.send(method, path, body)
+            if seconds is None:
+                return await self.send(method, path, body)
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self.send(method, path, body)
+            except TimeoutError as error:
+                raise ProviderError(
+                    f"the provider did not answer in {seconds:g} s", transient=True
+                ) from error
 
     def place(self, purpose: Purpose) -> asyncio.Semaphore:
         """The places of the team for calls in flight."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from service.errors import ProviderError
-from service.providers.base import Embedder
+from service.providers.base import Embedder, Header, Passage
 
 if TYPE_CHECKING:
     from service.providers.outbound import Account
@@ -32,6 +32,11 @@ RERANKERS = {
     "voyage": "service.providers.voyage",
 }
 """Kind of a reranking service: module with `RERANKING`."""
+
+CONTEXTUALIZERS = {
+    "anthropic": "service.providers.anthropic",
+}
+"""Kind of a service that situates passages: module with `CONTEXTUALIZING`."""
 
 
 class EmbedderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +67,20 @@ class RemoteKind(Protocol):
 
     def probe(self, model: str | None) -> Probe:
         """The cheapest call that checks the key, and the model if one is named."""
+        ...
+
+
+class Contextualizing(Protocol):
+    """What one kind of service says and takes to situate a passage."""
+
+    path: str
+
+    def body(self, model: str, passage: Passage, *, cached: bool) -> dict[str, Any]:
+        """The request; with `cached` the document is kept for the requests that follow."""
+        ...
+
+    def header(self, answer: bytes) -> Header:
+        """What the answer says; raises `ProviderError`."""
         ...
 
 
@@ -100,6 +119,14 @@ def reranking(kind: str) -> Reranking:
     if kind not in RERANKERS:
         raise ProviderError(f"a provider of kind {kind} has no reranking")
     return cast(Reranking, import_module(RERANKERS[kind]).RERANKING)
+
+
+@cache
+def contextualizing(kind: str) -> Contextualizing:
+    """How this kind of service writes headers; raises `ProviderError` when it does not."""
+    if kind not in CONTEXTUALIZERS:
+        raise ProviderError(f"a provider of kind {kind} writes no headers")
+    return cast(Contextualizing, import_module(CONTEXTUALIZERS[kind]).CONTEXTUALIZING)
 
 
 def create_embedder(

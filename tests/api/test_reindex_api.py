@@ -86,7 +86,7 @@ async def test_a_plan_alone_begins_nothing(client: httpx.AsyncClient) -> None:
         plans[name] = response.json()["plan"]
     assert plans["language"] == {
         "changes": ["language"], "documents": 2, "chunks": 2, "reused_vectors": 2,
-        "embedded_chunks": 0, "embedding_tokens": 0, "cost_usd": 0.0,
+        "embedded_chunks": 0, "model_headers": 0, "embedding_tokens": 0, "cost_usd": 0.0,
     }  # fmt: skip
     assert plans["nothing"] == {**plans["language"], "changes": []}
     assert plans["chunking"]["changes"] == ["chunking"]

@@ -1,0 +1,48 @@
+"""What is indexed of a chunk: its text, under the header that situates it. Pure."""
+
+from service.indexing.headings import CODE_SUFFIXES, Outline, heading_context
+from service.models import Contextual
+
+
+def contextualized(context: str | None, text: str) -> str:
+    """The text with the header that situates it."""
+    return f"{context}\n\n{text}" if context else text
+
+
+def embedded_text(contextual: Contextual, context: str | None, text: str) -> str:
+    """What is embedded of a chunk: with its header where headers are embedded."""
+    return contextualized(context, text) if contextual.embedded else text
+
+
+def recipe(contextual: Contextual) -> tuple[str, str | None, int] | None:
+    """What decides about the headers; None where there are none."""
+    if not contextual.enabled:
+        return None
+    return contextual.mode, contextual.model, contextual.version
+
+
+class Headings:
+    """Headers that need no model, for the chunks of one document."""
+
+    def __init__(self, text: str | None, title: str | None, name: str) -> None:
+        self._outline = Outline(text or "", name)
+        is_code = name.lower().endswith(tuple(CODE_SUFFIXES))
+        self._head = title or (name if is_code else None)
+
+    def of(self, text: str, start: int | None = None, end: int | None = None) -> str | None:
+        """The header of a chunk, by its place in the document's text if it was split from it."""
+        within = start is not None and end is not None
+        path = self._outline.path(start or 0, end or 0) if within else ()
+        return heading_context(self._head, path, text)
+
+
+def window_start(length: int, window: int, start: int, end: int) -> int:
+    """Where the part of a long text begins in which a piece of it is looked at, in characters.
+
+    Parts begin half a window apart, so that neighbours share one and each piece is well inside.
+    """
+    if length <= window:
+        return 0
+    stride = max(window // 2, 1)
+    centred = max(0, (start + end - window) // 2)
+    return min((centred + stride // 2) // stride * stride, length - window)
