@@ -22,6 +22,7 @@ from service.api import (
     health,
     jobs,
     keys,
+    metrics,
     providers,
     records,
     reindex,
@@ -49,6 +50,8 @@ from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
 from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
+from service.metrics import observing
+from service.process import observe_process
 from service.providers.addresses import parse_allowed
 from service.providers.contextualizers import Contextualizers
 from service.providers.embedders import Embedders
@@ -111,7 +114,12 @@ ROUTES: dict[Role, Sequence[ControllerRouterHandler]] = {
     "index": [*READ, *WRITE],
     "all": [*READ, *SEARCH, *WRITE],
 }
-PUBLIC: Sequence[ControllerRouterHandler] = (health.livez, health.healthz, health.readyz)
+PUBLIC: Sequence[ControllerRouterHandler] = (
+    health.livez,
+    health.healthz,
+    health.readyz,
+    metrics.metrics,
+)
 PAGES: Sequence[ControllerRouterHandler] = (
     schema_page.schema_page,
     schema_page.schema_document,
@@ -136,7 +144,7 @@ def create_app() -> Litestar:
 
 def _from_environment(role: Role) -> Litestar:
     settings = load_settings()
-    telemetry = configure_telemetry(settings)
+    telemetry = configure_telemetry(settings, role)
     app = create_app_for(role, settings)
     app.on_shutdown.append(telemetry.shutdown)
     return app
@@ -262,6 +270,8 @@ async def _running(
             await stack.enter_async_context(_background("sweep", _sweep(database)))
             worker = _worker(services)
             await stack.enter_async_context(_background("worker", worker.run(), services.stopped))
+        for observe in (database.observe, services.gate.observe, observe_process):
+            stack.enter_context(observing(observe))
         log.info("started", role=role, version=__version__)
         yield services
 

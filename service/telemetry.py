@@ -1,15 +1,13 @@
 """Traces, logs and the timing of stages; exporters run only when an endpoint is set."""
 
-import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 import structlog
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,6 +17,9 @@ from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
 
 from service import __version__
+from service.instruments import INFO
+from service.metrics import Histogram
+from service.otlp import EXPORT_SECONDS, MetricExport
 from service.settings import Settings
 
 StageStatus = Literal["ok", "timeout", "error", "skipped"]
@@ -30,53 +31,112 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("braid")
 class Stage:
     """One step of a request while it runs: its outcome, its time in ms and what it reports."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_began",
+        "_durations",
+        "_name",
+        "_span",
+        "_token",
+        "error",
+        "facts",
+        "ms",
+        "status",
+    )
+
+    def __init__(self, name: str, durations: Histogram | None = None) -> None:
         self.status: StageStatus = "ok"
         self.ms = 0.0
         self.facts: dict[str, Any] = {}
+        self.error: str | None = None
+        """Class of what made it fail."""
+        self._name = name
+        self._durations = durations
+
+    def __enter__(self) -> "Stage":
+        self._span = _child_span(self._name)
+        if self._span is not None:
+            self._token = context.attach(trace.set_span_in_context(self._span))
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        seconds = time.perf_counter() - self._began
+        self.ms = seconds * 1000
+        if kind is not None:
+            self.error = kind.__name__
+            self.status = "timeout" if issubclass(kind, TimeoutError) else "error"
+        if self._durations is not None:
+            self._durations.record(seconds, self._name, self.status)
+        if self._span is not None:
+            context.detach(self._token)
+            self._describe(self._span)
+            self._span.end()
+
+    def _describe(self, span: trace.Span) -> None:
+        span.set_attribute("braid.outcome", self.status)
+        if self.error is not None:
+            span.set_attribute("error.type", self.error)
+        for name, fact in self.facts.items():
+            if fact is not None:
+                span.set_attribute(f"braid.{name}", fact)
 
 
-@contextlib.contextmanager
-def stage(name: str) -> Iterator[Stage]:
-    """Time a step and give it a span; a failure marks both and is raised again."""
-    current = Stage()
-    started = time.perf_counter()
-    with _tracer.start_as_current_span(f"braid.{name}", record_exception=False) as span:
-        try:
-            yield current
-        except TimeoutError:
-            current.status = "timeout"
-            raise
-        except BaseException:
-            current.status = "error"
-            raise
-        finally:
-            current.ms = (time.perf_counter() - started) * 1000
-            span.set_attribute("braid.outcome", current.status)
+def stage(name: str, durations: Histogram | None = None) -> Stage:
+    """Time a step and give it a span; a failure marks both and goes on its way.
+
+    `durations` has the labels stage and outcome.
+    """
+    return Stage(name, durations)
 
 
-def configure_telemetry(settings: Settings) -> TracerProvider:
-    """Install JSON logs on stdout and, with an endpoint, the export of spans."""
+def _child_span(name: str) -> trace.Span | None:
+    """A span below the current one; none where nobody would receive it."""
+    current = trace.get_current_span()
+    if current.get_span_context().is_valid and not current.is_recording():
+        return None
+    return _tracer.start_span(f"braid.{name}")
+
+
+class Telemetry:
+    """What is exported; without an endpoint nothing is."""
+
+    def __init__(self, endpoint: str | None, role: str) -> None:
+        resource = Resource.create(
+            {"service.name": "braid", "service.version": __version__, "braid.role": role}
+        )
+        # Spans that nobody receives are not recorded; they still give the logs their ids.
+        self._spans = TracerProvider(
+            sampler=DEFAULT_ON if endpoint else ALWAYS_OFF, resource=resource
+        )
+        self._metrics: MetricExport | None = None
+        if endpoint:
+            base = endpoint.rstrip("/")
+            exporter = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=EXPORT_SECONDS)
+            self._spans.add_span_processor(BatchSpanProcessor(exporter))
+            self._metrics = MetricExport(f"{base}/v1/metrics", resource)
+        trace.set_tracer_provider(self._spans)
+        INFO.set(1, __version__, role)
+
+    def shutdown(self) -> None:
+        """Export what is left, and stop."""
+        if self._metrics is not None:
+            self._metrics.shutdown()
+        self._spans.shutdown()
+
+
+def configure_telemetry(settings: Settings, role: str = "all") -> Telemetry:
+    """Install JSON logs on stdout and, with an endpoint, the export of spans and metrics."""
     _configure_logs(settings.log_level)
-    # Spans that nobody receives are not recorded; they still give the logs their ids.
-    provider = TracerProvider(
-        sampler=DEFAULT_ON if settings.otlp_endpoint else ALWAYS_OFF,
-        resource=Resource.create({"service.name": "braid"}),
-    )
-    if settings.otlp_endpoint:
-        endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    trace.set_tracer_provider(provider)
-    return provider
+    return Telemetry(settings.otlp_endpoint, role)
 
 
 def _add_trace_ids(
     _logger: Any, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    context = trace.get_current_span().get_span_context()
-    if context.is_valid:
-        event["trace_id"] = f"{context.trace_id:032x}"
-        event["span_id"] = f"{context.span_id:016x}"
+    current = trace.get_current_span().get_span_context()
+    if current.is_valid:
+        event["trace_id"] = f"{current.trace_id:032x}"
+        event["span_id"] = f"{current.span_id:016x}"
     return event
 
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from service.errors import OverloadedError
+from service.instruments import SEARCH_LIMIT, SEARCHES
 
 WAIT_SECONDS = 0.25
 RETRY_AFTER_SECONDS = 1.0
@@ -16,15 +17,24 @@ class Gate:
     def __init__(self, limit: int) -> None:
         self._places = asyncio.Semaphore(limit)
         self._limit = limit
+        self._active = 0
         self._waiting = 0
+
+    def observe(self) -> None:
+        """Set the gauges of admission."""
+        SEARCHES.set(self._active, "active")
+        SEARCHES.set(self._waiting, "waiting")
+        SEARCH_LIMIT.set(self._limit)
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Hold a place; raises `OverloadedError` when none comes free in time."""
         await self._enter()
+        self._active += 1
         try:
             yield
         finally:
+            self._active -= 1
             self._places.release()
 
     async def _enter(self) -> None:

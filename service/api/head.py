@@ -2,7 +2,7 @@
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-PATHS = frozenset({"/livez", "/healthz", "/readyz", "/schema", "/schema/openapi.json"})
+PATHS = frozenset({"/livez", "/healthz", "/readyz", "/metrics", "/schema", "/schema/openapi.json"})
 
 
 class Headed:

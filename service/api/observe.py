@@ -9,10 +9,11 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import __version__
+from service.instruments import HTTP_ACTIVE, HTTP_DURATION
 from service.telemetry import log
 
 METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"})
-QUIET = frozenset({"/livez", "/healthz", "/readyz"})
+QUIET = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 _tracer = trace.get_tracer("braid.http", __version__)
@@ -34,6 +35,7 @@ class Observed:
         method = method if method in METHODS else "_OTHER"
         started = time.perf_counter()
         answered = _Answered(send)
+        HTTP_ACTIVE.add(1)
         with _tracer.start_as_current_span(
             method,
             context=_propagator.extract(_trace_headers(scope)),
@@ -45,7 +47,10 @@ class Observed:
             finally:
                 route = scope.get("path_template") or "unmatched"
                 _describe(span, method, route, answered.status)
-                _log_access(method, route, answered.status, started)
+                seconds = time.perf_counter() - started
+                HTTP_ACTIVE.add(-1)
+                HTTP_DURATION.record(seconds, method, route, str(answered.status))
+                _log_access(method, route, answered.status, seconds)
 
 
 class _Answered:
@@ -80,7 +85,6 @@ def _describe(span: trace.Span, method: str, route: str, status: int) -> None:
         span.set_status(Status(StatusCode.ERROR))
 
 
-def _log_access(method: str, route: str, status: int, started: float) -> None:
+def _log_access(method: str, route: str, status: int, seconds: float) -> None:
     write = log.debug if route in QUIET else log.info
-    ms = round((time.perf_counter() - started) * 1000, 1)
-    write("request", method=method, route=route, status=status, ms=ms)
+    write("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1))

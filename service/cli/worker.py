@@ -24,7 +24,7 @@ def run(_arguments: Arguments) -> int:
 async def _work(settings: Settings) -> None:
     dsn = database_url(settings)
     await check_schema(dsn)
-    telemetry = configure_telemetry(settings)
+    telemetry = configure_telemetry(settings, "worker")
     database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
     outside = provider_services(settings, database)
     embedders = local_embedders(settings, outside.accounts)

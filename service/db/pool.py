@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import TypeAlias, cast
 
@@ -10,6 +11,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pgvector.asyncpg import register_vector
 
 from service.errors import UnavailableError
+from service.instruments import POOL_CONNECTIONS, POOL_LIMIT, POOL_WAIT, POOL_WAITING
 from service.telemetry import log
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
@@ -80,7 +82,18 @@ class Database:
         self._acquire_seconds = acquire_seconds
         self._pgbouncer = pgbouncer
         settings = PLANNER_SETTINGS if pgbouncer else {}
+        self._waiting = {readers: 0, writers: 0}
+        self._names = {readers: "read", writers: "write"}
         self._prelude = "".join(f"; SET LOCAL {name} = '{on}'" for name, on in settings.items())
+
+    def observe(self) -> None:
+        """Set the gauges of the pools."""
+        for pool, name in self._names.items():
+            idle = pool.get_idle_size()
+            POOL_CONNECTIONS.set(pool.get_size() - idle, name, "used")
+            POOL_CONNECTIONS.set(idle, name, "idle")
+            POOL_LIMIT.set(pool.get_max_size(), name)
+            POOL_WAITING.set(self._waiting[pool], name)
 
     @property
     def readers(self) -> int:
@@ -155,8 +168,12 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _acquire(self, pool: Pool) -> AsyncIterator[Connection]:
+        began = time.perf_counter()
+        self._waiting[pool] += 1
+        acquired = False
         try:
             async with pool.acquire(timeout=self._acquire_seconds) as connection:
+                acquired = self._arrived(pool, began)
                 yield connection
         except LOST_CONNECTION as error:
             raise UnavailableError("the database does not answer") from error
@@ -168,6 +185,15 @@ class Database:
             if pool is self._writers:
                 raise
             raise UnavailableError("the database refused a query") from error
+        finally:
+            if not acquired:
+                self._arrived(pool, began)
+
+    def _arrived(self, pool: Pool, began: float) -> bool:
+        """Write down a wait for a connection that is over."""
+        self._waiting[pool] -= 1
+        POOL_WAIT.record(time.perf_counter() - began, self._names[pool])
+        return True
 
     async def close(self) -> None:
         """Close the pools; connections that do not come back in time are cut."""

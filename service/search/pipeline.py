@@ -19,6 +19,7 @@ from service.search.grouping import (
     select_documents,
 )
 from service.search.legs import CollectionLegs, Legs, QueryVectors, SearchServices
+from service.search.measured import measured
 from service.search.merging import Part, Space, is_whole, merge_parts, own_scores, space_of
 from service.search.present import Asked, Presented, Shown, arrange, show
 from service.search.progress import Deadline, Progress
@@ -85,6 +86,13 @@ class _Search:
         self._best_rerank: float | None = None
 
     async def run(self) -> SearchResponse:
+        with measured(self._plan.mode, self._parts_of_progress):
+            return await self._run()
+
+    def _parts_of_progress(self) -> list[Progress]:
+        return [*(collection.progress for collection in self._collections), self._progress]
+
+    async def _run(self) -> SearchResponse:
         for _ in range(MAX_ATTEMPTS):
             legs, rule, selection = await self._select()
             presented = await self._present(legs, selection)
@@ -100,9 +108,11 @@ class _Search:
         while True:
             legs = await self._legs(limit)
             parts = await self._parts(legs)
-            rule, fused = self._fuse(legs, merge_parts(parts, limit))
-            fused = own_scores(fused, parts)
-            selection = choose(fused, plan.request.k, plan.per_document)
+            with stage("fusion") as fusion:
+                rule, fused = self._fuse(legs, merge_parts(parts, limit))
+                fused = own_scores(fused, parts)
+                selection = choose(fused, plan.request.k, plan.per_document)
+            self._progress.fusion_seconds += fusion.ms / 1000
             self._exhausted = is_whole(parts, limit) and all(one.exhausted for one in legs)
             done = selection.filled or self._exhausted or limit >= MAX_POOL
             if done or self._deadline.for_legs() <= 0:

@@ -1,6 +1,7 @@
 """Reads the chosen rows and shapes them as the client sees them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import msgspec
 
@@ -32,6 +33,7 @@ from service.search.response import (
     LegExplanation,
     Record,
 )
+from service.telemetry import stage
 from service.text import lexeme_hash, prepare
 
 
@@ -77,7 +79,8 @@ async def show(
         stored = await hydrate(connection, generation.id, rows)
         alive = [one for one in chosen if one.candidate.row in stored]
         terms = await _terms(connection, plan, rows, asked.weights) if plan.request.explain else {}
-        expansions = await _expansions(connection, plan, alive, asked)
+        with stage("expand") if plan.request.expand != Expand() else nullcontext():
+            expansions = await _expansions(connection, plan, alive, asked)
         highlights = await _highlights(connection, corpus, plan, stored, asked.weights)
         grouped = plan.request.group_by == "document"
         documents = list({one.candidate.document: None for one in alive}) if grouped else []

@@ -57,6 +57,7 @@ class Progress:
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = deadline
         self.stages: dict[StageName, dict[str, Any]] = {}
+        self.fusion_seconds = 0.0
         self._degraded: dict[StageName, str] = {}
 
     @property

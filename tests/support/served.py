@@ -35,12 +35,16 @@ class Served(NamedTuple):
 def create_app() -> Litestar:
     """The factory that granian calls."""
     settings = load_settings()
-    configure_telemetry(settings)
-    return create_app_for("all", settings, hashed_embedders)
+    telemetry = configure_telemetry(settings)
+    app = create_app_for("all", settings, hashed_embedders)
+    app.on_shutdown.append(telemetry.shutdown)
+    return app
 
 
 @contextlib.contextmanager
-def served(dsn: str, factory: str = "support.served:create_app") -> Iterator[Served]:
+def served(
+    dsn: str, factory: str = "support.served:create_app", **settings: str
+) -> Iterator[Served]:
     """A server that has answered its first request, and is stopped at the end."""
     port = _free_port()
     environment = {
@@ -48,6 +52,7 @@ def served(dsn: str, factory: str = "support.served:create_app") -> Iterator[Ser
         "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
         "BRAID_DATABASE_URL": dsn,
         "BRAID_ROOT_API_KEY": ROOT_KEY,
+        **{f"BRAID_{name.upper()}": value for name, value in settings.items()},
     }
     command = [sys.executable, "-m", "granian", "--interface", "asgi", "--factory", "--no-ws"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", factory]

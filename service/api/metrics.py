@@ -1,0 +1,13 @@
+"""What is measured, for Prometheus. No key is asked for, so nothing of tenants is told."""
+
+from litestar import Response, get
+
+from service.metrics import prometheus_text
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@get("/metrics", summary="Metrics in the text format of Prometheus", tags=["health"])
+async def metrics() -> Response[str]:
+    """Every metric of this process; `docs/reference/metrics.md` explains them."""
+    return Response(prometheus_text(), media_type=TEXT_FORMAT)
