@@ -14,7 +14,7 @@ from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepare
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
-from service.indexing.chunking import Chunking, chunking_of
+from service.indexing.chunking import chunking_of
 from service.indexing.context import embedded_text
 from service.indexing.embedding import Embeddings, InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated
@@ -28,6 +28,7 @@ from service.indexing.planning import (
 )
 from service.indexing.reconcile import PlannedRecord
 from service.indexing.services import IndexingServices
+from service.indexing.splitting import Chunking
 from service.indexing.writing import (
     Material,
     PlannedDocument,

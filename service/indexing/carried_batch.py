@@ -42,13 +42,14 @@ from service.errors import ProviderError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread
 from service.indexing.batch import PARTLY_EMBEDDED, PARTLY_LEXICAL
 from service.indexing.carrying import CarriedRecord, Rules, change_between, plan_carried
-from service.indexing.chunking import Chunking, chunking_of
+from service.indexing.chunking import chunking_of
 from service.indexing.context import embedded_text
 from service.indexing.embedding import InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.planning import Hashes, Lexemes, UnfitDocumentError, lexemes_of, title_lexemes
 from service.indexing.services import IndexingServices
+from service.indexing.splitting import Chunking
 from service.models import Generation, Vector
 from service.providers.base import Embedder
 from service.telemetry import log

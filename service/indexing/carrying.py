@@ -6,9 +6,10 @@ import msgspec
 
 from service.db.carry import CarriedChunk, SourceDocument, SourceRow
 from service.indexing.abandon import Checkpoint
-from service.indexing.chunking import Chunking, iter_chunks
+from service.indexing.chunking import iter_chunks
 from service.indexing.context import Headings, contextualized, embedded_text, recipe
 from service.indexing.planning import Hashes, UnfitDocumentError
+from service.indexing.splitting import Chunking
 from service.models import Contextual, Generation, RecordType
 
 NOT_EMBEDDABLE = (

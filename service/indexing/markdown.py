@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
+import msgspec
+
 MARKDOWN = re.compile(
     r"^(?:#{1,6} \S|```|~~~|\|.+\|[ \t]*$|[-*+] \S|>[ \t]?\S|\d{1,9}[.)] \S|(?:=|-){3,}[ \t]*$)",
     re.MULTILINE,
 )
 HEADING = re.compile(r"\s*#{1,6} [^\n]*(?:\n\s*#{1,6} [^\n]*)*\s*")
 HEADING_MARK = re.compile(r"#{1,6} ")
+LINE_OF_HEADING = re.compile(r" {0,3}#{1,6} [^\n]*")
+DELIMITER_ROW = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*")
+MAX_DELIMITER = 4_096
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 SCAN_CHARACTERS = 65_536
 """Searched at once: a search keeps every other thread waiting."""
@@ -47,6 +52,45 @@ def begins_block(text: str, at: int) -> bool:
     )
 
 
+class Table(msgspec.Struct, frozen=True):
+    """Where a table of Markdown stands, in characters; line ends belong to their lines."""
+
+    start: int
+    rows: int
+    """Where the rows begin, below the header and its rule."""
+    end: int
+
+
+def tables(text: str) -> Iterator[Table]:
+    """The tables outside of code blocks, in reading order."""
+    fences: Fences | None = None
+    at = 0
+    while (bar := text.find("|", at)) >= 0:
+        start = text.rfind("\n", at, bar) + 1 or at
+        rule = _line_end(text, bar)
+        rows = _line_end(text, rule)
+        at = rule
+        if not _is_delimiter_row(text, rule, rows):
+            continue
+        fences = fences or Fences(text, 0, len(text), None)
+        if fences.around(start) is None:
+            at = _rows_end(text, rows)
+            yield Table(start, rows, at)
+
+
+def headings_above(text: str, floor: int, at: int) -> int:
+    """Where the headings begin that stand right above a place, not before `floor`."""
+    start = end = at
+    while end > floor:
+        line = text.rfind("\n", floor, end - 1) + 1 or floor
+        words = text[line:end].strip()
+        if words and not LINE_OF_HEADING.fullmatch(text[line:end].rstrip()):
+            break
+        start = line if words else start
+        end = line
+    return start
+
+
 class Fences:
     """The fenced code blocks of a part of a text that begins within `fence`, if in any."""
 
@@ -76,6 +120,27 @@ def _fences(text: str, start: int, end: int, fence: Fence) -> Iterator[tuple[int
         elif mark.startswith(fence) and not rest.strip():
             fence = None
             yield line.end(), fence
+
+
+def _line_end(text: str, at: int) -> int:
+    return text.find("\n", at) + 1 or len(text)
+
+
+def _is_delimiter_row(text: str, start: int, end: int) -> bool:
+    if not 0 < end - start <= MAX_DELIMITER:
+        return False
+    row = text[start:end]
+    return "|" in row and DELIMITER_ROW.fullmatch(row) is not None
+
+
+def _rows_end(text: str, at: int) -> int:
+    while at < len(text):
+        end = _line_end(text, at)
+        bar = text.find("|", at, end)
+        if bar < 0:
+            break
+        at = end
+    return at
 
 
 def _has_marks(text: str) -> bool:

@@ -6,10 +6,11 @@ import msgspec
 
 from service.db.chunks import TitleLexemes
 from service.indexing.abandon import Checkpoint
-from service.indexing.chunking import Chunking, iter_chunks
+from service.indexing.chunking import iter_chunks
 from service.indexing.context import Headings, contextualized, recipe
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
+from service.indexing.splitting import Chunking
 from service.models import Generation
 from service.text import Analyzer, prepare, tsvector_literal
 

@@ -8,8 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.hashed_embedder import HashedEmbedder
 
-from service.indexing.chunking import Chunking, chunking_of, estimate_tokens, split_text
+from service.indexing.chunking import chunking_of, split_text
+from service.indexing.splitting import Chunking
 from service.models import Generation
+from service.text import estimate_tokens
 
 
 def characters(text: str) -> int:

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-from service.indexing.chunking import Chunk, Chunking, estimate_tokens, iter_chunks, split_text
+from service.indexing.chunking import iter_chunks, split_text
+from service.indexing.splitting import Chunk, Chunking
+from service.text import estimate_tokens
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 ALPHABETS = {
