@@ -1,6 +1,7 @@
 """What is indexed of a chunk: its text, under the header that situates it. Pure."""
 
-from service.indexing.headings import CODE_SUFFIXES, Outline, heading_context
+from service.indexing.code import is_code
+from service.indexing.headings import Outline, heading_context
 from service.models import Contextual
 
 
@@ -26,8 +27,7 @@ class Headings:
 
     def __init__(self, text: str | None, title: str | None, name: str) -> None:
         self._outline = Outline(text or "", name)
-        is_code = name.lower().endswith(tuple(CODE_SUFFIXES))
-        self._head = title or (name if is_code else None)
+        self._head = title or (name if is_code(name) else None)
 
     def of(self, text: str, start: int | None = None, end: int | None = None) -> str | None:
         """The header of a chunk, by its place in the document's text if it was split from it."""

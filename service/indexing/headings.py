@@ -3,8 +3,9 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from typing import TypeAlias
 
+from service.indexing.code import Definition, definitions
 from service.indexing.markdown import Fences, is_markdown
 
 HEADING_VERSION = 1
@@ -14,43 +15,21 @@ MAX_CHARACTERS = 400
 MAX_PART = 120
 MAX_DEPTH = 6
 HEADING = re.compile(r"^ {0,3}(#{1,6})[ \t]+([^\n]*?)[ \t]*#*[ \t]*$", re.MULTILINE)
-DEFINITION = re.compile(
-    r"^([ \t]*)(?:(?:export|default|public|private|protected|internal|static|final|abstract|async"
-    r"|pub(?:\([a-z]+\))?|unsafe|override|virtual|inline|data|sealed|open)[ \t]+)*"
-    r"((?:def|class|function|func|fn|struct|enum|trait|impl|interface|module|namespace|object"
-    r"|record|type|sub|proc)\b[^\n]*)$",
-    re.MULTILINE,
-)
-CODE_SUFFIXES = frozenset(
-    {
-        *(".c", ".cc", ".cpp", ".cs", ".go", ".h", ".hpp", ".java", ".js", ".jsx", ".kt", ".lua"),
-        *(".php", ".pl", ".py", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".svelte", ".swift"),
-        *(".ts", ".tsx", ".vue", ".zig"),
-    }
-)
+
+Path: TypeAlias = tuple[str, ...]
 
 
 class Outline:
     """The parts of a document, each with what encloses it."""
 
     def __init__(self, text: str, name: str) -> None:
-        self._at: list[int] = []
-        self._paths: list[tuple[str, ...]] = []
-        if PurePosixPath(name).suffix.lower() in CODE_SUFFIXES:
-            parts = _definitions(text)
-        elif is_markdown(text, name):
-            parts = _headings(text)
-        else:
-            return
-        open_parts: list[tuple[int, str]] = []
-        for at, level, label in parts:
-            while open_parts and open_parts[-1][0] >= level:
-                open_parts.pop()
-            open_parts.append((level, label))
-            self._at.append(at)
-            self._paths.append(tuple(label for _, label in open_parts[-MAX_DEPTH:]))
+        parts = list(_code_parts(text, name))
+        if not parts and is_markdown(text, name):
+            parts = list(_sections(text))
+        self._at = [at for at, _ in parts]
+        self._paths = [path for _, path in parts]
 
-    def path(self, start: int, end: int) -> tuple[str, ...]:
+    def path(self, start: int, end: int) -> Path:
         """What encloses the text between two places: the parts that both ends are in."""
         first, last = self._path_at(start), self._path_at(max(start, end - 1))
         shared = 0
@@ -58,12 +37,12 @@ class Outline:
             shared += 1
         return first[:shared]
 
-    def _path_at(self, at: int) -> tuple[str, ...]:
+    def _path_at(self, at: int) -> Path:
         found = bisect_right(self._at, at)
         return self._paths[found - 1] if found else ()
 
 
-def heading_context(title: str | None, path: tuple[str, ...], text: str) -> str | None:
+def heading_context(title: str | None, path: Path, text: str) -> str | None:
     """The header of a chunk: title and headings, but for those that the chunk begins with."""
     parts = [part for part in (_short(title or ""), *path) if part]
     # A title that is also the first heading is said once.
@@ -80,6 +59,16 @@ def _begins_with(text: str, part: str) -> bool:
     return first_line.strip(" \t\r#").startswith(part)
 
 
+def _sections(text: str) -> Iterator[tuple[int, Path]]:
+    """Where each section begins and the headings that it is under."""
+    above: list[tuple[int, str]] = []
+    for at, level, label in _headings(text):
+        while above and above[-1][0] >= level:
+            above.pop()
+        above.append((level, label))
+        yield at, tuple(label for _, label in above[-MAX_DEPTH:])
+
+
 def _headings(text: str) -> Iterator[tuple[int, int, str]]:
     fences = Fences(text, 0, len(text), None)
     for found in HEADING.finditer(text):
@@ -87,10 +76,24 @@ def _headings(text: str) -> Iterator[tuple[int, int, str]]:
             yield found.start(), len(found[1]), label
 
 
-def _definitions(text: str) -> Iterator[tuple[int, int, str]]:
-    for found in DEFINITION.finditer(text):
-        label = _short(found[2].rstrip(" \t\r{:=("))
-        yield found.start(), len(found[1].expandtabs(4)), label
+def _code_parts(text: str, name: str) -> Iterator[tuple[int, Path]]:
+    """Where each definition begins or ends, and what the code from there on is in."""
+    around: list[Definition] = []
+    for part in definitions(text, name):
+        yield from _ended(around, part.start)
+        around.append(part)
+        yield part.start, _labels(around)
+    yield from _ended(around, len(text))
+
+
+def _ended(around: list[Definition], at: int) -> Iterator[tuple[int, Path]]:
+    while around and around[-1].end <= at:
+        end = around.pop().end
+        yield end, _labels(around)
+
+
+def _labels(around: list[Definition]) -> Path:
+    return tuple(part.label for part in around[-MAX_DEPTH:])
 
 
 def _short(label: str) -> str:
