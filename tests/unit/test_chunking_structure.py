@@ -84,7 +84,7 @@ def test_a_table_in_a_code_block_is_code() -> None:
 
 def test_a_code_block_that_fits_is_whole() -> None:
     block = "```py\nfirst = 1\n\nsecond = 2\n\nthird = 3\n```"
-    before = "Some words that fill most of a chunk, so that the block begins the next one. And more."
+    before = "Some words that fill most of a chunk, so the block begins the next one. And more."
     text = f"{before}\n\n{block}\n\nWords behind the block, enough to fill what is left of it.\n"
     assert any(block in chunk.text for chunk in split_text(text, chunking(100), name="a.md"))
 
