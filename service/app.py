@@ -48,6 +48,7 @@ from service.db.credentials import Credentials
 from service.db.migrate import newest_revision
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
+from service.db.replicas import Replicas, parse_addresses
 from service.errors import ConfigurationError, ProviderError
 from service.indexing.worker import Worker
 from service.metrics import observing
@@ -242,7 +243,8 @@ async def _running(
     async with contextlib.AsyncExitStack() as stack:
         database = await _open_database(settings)
         stack.push_async_callback(database.close)
-        changes = Changes(_database_url(settings))
+        direct = direct_url(settings)
+        changes = Changes(direct or "")
         outside = provider_services(settings, database, changes)
         stack.push_async_callback(outside.outbound.close)
         embedders = make_embedders(settings, outside.accounts)
@@ -258,11 +260,14 @@ async def _running(
             local_rerankers=local_rerankers,
             access=access,
         )
-        if not settings.db_pgbouncer:  # its sessions belong to nobody, so nobody can listen
+        if direct is not None:
             await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(
             _background("warm-up", _warm(role, outside.outbound, embedders))
         )
+        if services.search.replicas is not None:
+            watching = services.search.replicas.watch()
+            await stack.enter_async_context(_background("replicas", watching))
         if role != "index":
             warming = warm_up(database, services.search.corpus)
             await stack.enter_async_context(_background("lexical warm-up", warming))
@@ -280,6 +285,25 @@ async def _open_database(settings: Settings) -> Database:
     return await open_database(
         _database_url(settings),
         size=settings.db_pool_size,
+        pgbouncer=settings.db_pgbouncer,
+    )
+
+
+def direct_url(settings: Settings) -> str | None:
+    """Where sessions belong to whoever opened them; None when every address is a pooler's."""
+    if settings.database_direct_url is not None:
+        return settings.database_direct_url.get_secret_value()
+    return None if settings.db_pgbouncer else _database_url(settings)
+
+
+def _replicas(settings: Settings) -> Replicas | None:
+    if settings.database_read_urls is None:
+        return None
+    return Replicas(
+        direct_url(settings) or _database_url(settings),
+        parse_addresses(settings.database_read_urls.get_secret_value()),
+        size=settings.db_pool_size,
+        max_lag=settings.replica_max_lag_seconds,
         pgbouncer=settings.db_pgbouncer,
     )
 
@@ -309,8 +333,9 @@ def _services(
             embedders,
             CorpusCache(StatisticsCache(), PackedIndex()),
             Rerankers(outside.accounts, local_rerankers),
+            replicas=_replicas(settings),
         ),
-        gate=Gate(settings.max_concurrent_searches),
+        gate=Gate(settings.max_concurrent_searches or settings.db_pool_size),
         languages=Languages(database),
         schema_revision=newest_revision(),
         stopped=[],
@@ -321,7 +346,7 @@ def _worker(services: Services) -> Worker:
     settings = services.settings
     return Worker(
         services.database,
-        _database_url(settings),
+        direct_url(settings) or _database_url(settings),
         services.embedders,
         contextualizers=Contextualizers(services.providers.accounts),
         concurrency=settings.worker_concurrency,

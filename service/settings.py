@@ -26,6 +26,16 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="external PostgreSQL (16 or newer, pgvector 0.8 or newer)"
     )
+    database_direct_url: SecretStr | None = Field(
+        None,
+        description="the same database past a pooler: for listening, migrations and the worker",
+    )
+    database_read_urls: SecretStr | None = Field(
+        None, description="streaming replicas that answer searches, separated by spaces or commas"
+    )
+    replica_max_lag_seconds: float = Field(
+        5.0, gt=0, le=3600, description="how far behind a replica may be and still answer searches"
+    )
     pg_bindir: str | None = Field(
         None, description="folder with the server's programs, instead of the bundled ones"
     )
@@ -68,8 +78,11 @@ class Settings(BaseSettings):
     rollback_hours: float = Field(
         24.0, ge=0, le=8760, description="hours for which a re-index can be undone"
     )
-    max_concurrent_searches: int = Field(
-        64, ge=1, le=10_000, description="searches in progress before the next gets 429"
+    max_concurrent_searches: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="searches at the same time, instead of as many as connections",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log lines to print"

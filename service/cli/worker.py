@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from service.app import local_embedders, provider_services
+from service.app import direct_url, local_embedders, provider_services
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
 from service.db.pool import open_database
@@ -30,7 +30,7 @@ async def _work(settings: Settings) -> None:
     embedders = local_embedders(settings, outside.accounts)
     worker = Worker(
         database,
-        dsn,
+        direct_url(settings) or dsn,
         embedders,
         contextualizers=Contextualizers(outside.accounts),
         concurrency=settings.worker_concurrency,

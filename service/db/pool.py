@@ -24,6 +24,7 @@ ITERATIVE_SCAN = "hnsw.iterative_scan = relaxed_order"
 BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ROLLBACK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
+PRIMARY = "primary"
 LOST_CONNECTION = (
     OSError,
     asyncpg.PostgresConnectionError,
@@ -41,11 +42,15 @@ PASSING_TROUBLE = (
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,
 )
 
 
 class _Writer(asyncpg.Connection):
     """Only `SET LOCAL` is ever used, so a released connection has nothing to reset."""
+
+    server = PRIMARY
 
     def get_reset_query(self) -> str:
         return ""
@@ -69,6 +74,11 @@ class _Reader(_Writer):
             self.team_id = self.ef_search = None
             await self.execute("; ".join(changes))
             self.team_id, self.ef_search = team_id, kept
+
+
+def server_of(connection: Connection) -> str:
+    """Which server a connection leads to: what was read of one may not be on another yet."""
+    return cast(_Writer, connection).server
 
 
 class Database:
@@ -229,20 +239,28 @@ async def open_database(
     """Connect `size` readers and half as many writers; the schema must exist already."""
     reader = _Writer if pgbouncer else _Reader
     try:
-        readers = await _open_pool(dsn, size, reader, pgbouncer=pgbouncer)
-        writers = await _open_pool(dsn, max(2, size // 2), _Writer, pgbouncer=pgbouncer)
+        readers = await open_pool(dsn, size, reader, pgbouncer=pgbouncer)
+        writers = await open_pool(dsn, max(2, size // 2), _Writer, pgbouncer=pgbouncer)
     except (*LOST_CONNECTION, asyncpg.PostgresError) as error:
         raise UnavailableError(f"cannot connect to the database: {error}") from error
     return Database(readers, writers, acquire_seconds=acquire_seconds, pgbouncer=pgbouncer)
 
 
-async def _open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: bool) -> Pool:
+async def open_replica_pool(dsn: str, server: str, size: int, *, pgbouncer: bool) -> Pool:
+    """Sessions on a server that only reads, which say that they are on it."""
+    base = _Writer if pgbouncer else _Reader
+    kind = type(base.__name__, (base,), {"server": server})
+    return await open_pool(dsn, size, kind, pgbouncer=pgbouncer)
+
+
+async def open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: bool) -> Pool:
+    """Up to `size` sessions of a kind."""
     # PgBouncer in transaction mode refuses start-up settings and knows no prepared statements.
     return await asyncpg.create_pool(
         dsn,
         min_size=min(2, size),
         max_size=size,
-        init=_become_reader if kind is _Reader else register_vector,
+        init=_become_reader if issubclass(kind, _Reader) else register_vector,
         connection_class=kind,
         statement_cache_size=0 if pgbouncer else 1000,
         server_settings=None if pgbouncer else PLANNER_SETTINGS,

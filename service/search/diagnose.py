@@ -153,7 +153,12 @@ class _Diagnose:
         if self._vector is not None and self._plan.mode == "hybrid":
             query = Query(query.text, self._vector.tolist())
         return msgspec.structs.replace(
-            request, query=query, expand=Expand(), highlight=False, explain=True
+            request,
+            query=query,
+            expand=Expand(),
+            highlight=False,
+            explain=True,
+            consistency="strong",
         )
 
     async def _run_legs(

@@ -8,6 +8,7 @@ import msgspec
 
 from service.db.candidates import CandidateQuery
 from service.db.pool import Database
+from service.db.replicas import Replicas
 from service.errors import ProviderError
 from service.models import Candidate, Generation, Vector
 from service.providers.base import EmbedderSource, RerankerSource
@@ -30,6 +31,7 @@ class SearchServices(msgspec.Struct, frozen=True):
     corpus: CorpusCache
     rerankers: RerankerSource | None = None
     shares: FilterShares = msgspec.field(default_factory=FilterShares)
+    replicas: Replicas | None = None
 
 
 class Legs(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from service.db.candidates import CandidateQuery
-from service.db.pool import Connection
+from service.db.pool import Connection, server_of
 from service.db.segments import (
     Ids,
     PackedQuery,
@@ -65,18 +65,20 @@ class PackedIndex:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._listed: dict[int, _Listed] = {}
+        self._listed: dict[tuple[str, int], _Listed] = {}
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
         self._lists: OrderedDict[tuple[int, int], Postings] = OrderedDict()
         self._bytes = 0
 
     async def segments(self, connection: Connection, generation: Generation) -> tuple[Segment, ...]:
         """The segments of a generation; none while it is small."""
-        listed = self._listed.get(generation.id)
+        # A replica may not have yet what the primary has: each server says what it has.
+        key = (server_of(connection), generation.id)
+        listed = self._listed.get(key)
         if listed is None or listed.expires <= self._clock():
             segments = tuple(await live_segments(connection, generation.id))
             listed = _Listed(segments, self._clock() + SEGMENT_SECONDS)
-            self._listed[generation.id] = listed
+            self._listed[key] = listed
         return listed.segments
 
     async def lists(

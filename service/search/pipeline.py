@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from service.db.hydrate import contextualized_texts
+from service.db.pool import Database
+from service.db.replicas import ReplicaLostError
 from service.db.vectors import stored_vectors
 from service.errors import UnavailableError
 from service.models import Candidate, Collection, Vector
@@ -36,7 +38,7 @@ from service.search.rerank import (
 from service.search.response import SearchResponse
 from service.search.together import together
 from service.search.words import pool_words
-from service.telemetry import Stage, stage
+from service.telemetry import Stage, log, stage
 
 MAX_POOL = 4000
 MAX_ATTEMPTS = 3
@@ -50,7 +52,7 @@ async def search_collection(
     Raises `InvalidRequestError` for a request that has no meaning on this collection, and
     `UnavailableError` when no leg could answer.
     """
-    return await _Search(services, [plan_search(request, collection)]).run()
+    return await _answer(services, [plan_search(request, collection)])
 
 
 async def search_collections(
@@ -60,21 +62,41 @@ async def search_collections(
 
     A collection in which nothing could answer degrades the answer.
     """
-    return await _Search(services, plan_searches(request, collections)).run()
+    return await _answer(services, plan_searches(request, collections))
+
+
+async def _answer(services: SearchServices, plans: Sequence[SearchPlan]) -> SearchResponse:
+    search = _Search(services, plans)
+    replicas = services.replicas
+    if replicas is not None and plans[0].request.consistency != "strong":
+        replica = await replicas.choose([plan.collection for plan in plans])
+        if replica is not None:
+            try:
+                return await search.on(replica).run()
+            except ReplicaLostError:
+                log.warning("a replica was lost in a search, asking the primary")
+    return await search.run()
 
 
 class _Search:
     """One search: its collections, its stages, and what came of them."""
 
-    def __init__(self, services: SearchServices, plans: Sequence[SearchPlan]) -> None:
+    def __init__(
+        self,
+        services: SearchServices,
+        plans: Sequence[SearchPlan],
+        deadline: Deadline | None = None,
+        vectors: QueryVectors | None = None,
+    ) -> None:
         self._services = services
+        self._plans = plans
         self._plan = plans[0]
         """For what is the same in all collections."""
-        self._deadline = Deadline(self._plan.request.timeout_ms / 1000)
+        self._deadline = deadline or Deadline(self._plan.request.timeout_ms / 1000)
         self._progress = Progress(self._deadline)
-        vectors = QueryVectors(services.embedders, self._plan.text)
+        self._vectors = vectors or QueryVectors(services.embedders, self._plan.text)
         self._collections = [
-            CollectionLegs(services, plan, vectors, self._deadline) for plan in plans
+            CollectionLegs(services, plan, self._vectors, self._deadline) for plan in plans
         ]
         self._places = asyncio.Semaphore(max(1, services.database.readers // 2))
         """Collections at work at the same time: each takes a connection for each of two legs."""
@@ -84,6 +106,11 @@ class _Search:
         self._exhausted = False
         """Nothing more is to be found, and nothing that was found is left out."""
         self._best_rerank: float | None = None
+
+    def on(self, server: Database) -> "_Search":
+        """The same search with all its statements on another server, due at the same time."""
+        services = msgspec.structs.replace(self._services, database=server)
+        return _Search(services, self._plans, self._deadline, self._vectors)
 
     async def run(self) -> SearchResponse:
         with measured(self._plan.mode, self._parts_of_progress):

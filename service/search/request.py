@@ -124,6 +124,8 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     highlight: bool = False
     """Mark the query's words in the text of each hit."""
     explain: bool = False
+    consistency: Literal["eventual", "strong"] = "eventual"
+    """strong: what was published before is found, so no replica is asked."""
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 3000
 
 
