@@ -2,6 +2,7 @@
 
 import asyncio
 
+from service.app import direct_url
 from service.cli.console import err
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
@@ -13,6 +14,7 @@ from service.settings import load_settings
 def run(_arguments: Arguments) -> int:
     """Migrate the database of BRAID_DATABASE_URL."""
     settings = load_settings()
-    asyncio.run(migrate_or_explain(database_url(settings)))
+    url = database_url(settings)
+    asyncio.run(migrate_or_explain(direct_url(settings) or url))
     err.print(f"the schema is at revision {newest_revision()}")
     return 0

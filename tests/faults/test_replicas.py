@@ -191,13 +191,14 @@ async def test_a_failover_to_a_promoted_replica_needs_no_restart(name: str) -> N
         async with serving(both(primary, standby, name)) as app, client_of(app) as client:
             await filled(client, "teas", [tea("one")])
             await caught_up(primary, standby)
+            promoted = standby.dsn("postgres")
             primary.stop()
             response = await client.post(
                 "/v1/collections/teas/search", json={"query": {"text": "tea"}, "mode": "text"}
             )
             assert response.status_code == 503
             assert int(response.headers["retry-after"]) >= 1
-            await execute(standby.dsn("postgres"), "SELECT pg_promote()")
+            await execute(promoted, "SELECT pg_promote()")
             assert await ask(client) == ["one-0"]
             await fill(client, "teas", [tea("two")])
             assert await ask(client) == ["one-0", "two-0"]
