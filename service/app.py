@@ -56,6 +56,7 @@ from service.process import observe_process
 from service.providers.addresses import parse_allowed
 from service.providers.contextualizers import Contextualizers
 from service.providers.embedders import Embedders
+from service.providers.measured import Prices
 from service.providers.outbound import Accounts, Outbound
 from service.providers.registry import EmbedderOptions
 from service.providers.rerankers import LocalRerankers, Rerankers
@@ -164,7 +165,9 @@ def provider_services(
     given = settings.secret_key
     sealer = Sealer(parse_keys(given.get_secret_value() if given else ""))
     outbound = Outbound(
-        parse_allowed(settings.allowed_base_urls), calls_per_team=settings.provider_calls_per_team
+        parse_allowed(settings.allowed_base_urls),
+        calls_per_team=settings.provider_calls_per_team,
+        prices=Prices(settings.token_prices),
     )
     return ProviderServices(sealer, Credentials(database, sealer, changes), outbound)
 
@@ -251,13 +254,14 @@ async def _running(
         stack.push_async_callback(embedders.close)
         local_rerankers = LocalRerankers(settings.reranker_dir)
         stack.push_async_callback(local_rerankers.close)
+        rerankers = Rerankers(outside.accounts, local_rerankers)
         access = AccessCache(changes)
         services = _services(
             settings,
             database,
             outside,
             embedders=embedders,
-            local_rerankers=local_rerankers,
+            rerankers=rerankers,
             access=access,
         )
         if direct is not None:
@@ -275,8 +279,8 @@ async def _running(
             await stack.enter_async_context(_background("sweep", _sweep(database)))
             worker = _worker(services)
             await stack.enter_async_context(_background("worker", worker.run(), services.stopped))
-        for observe in (database.observe, services.gate.observe, observe_process):
-            stack.enter_context(observing(observe))
+        gauges = (database.observe, services.gate.observe, rerankers.observe, observe_process)
+        stack.enter_context(observing(*gauges))
         log.info("started", role=role, version=__version__)
         yield services
 
@@ -319,7 +323,7 @@ def _services(
     outside: ProviderServices,
     *,
     embedders: Embedders,
-    local_rerankers: LocalRerankers,
+    rerankers: Rerankers,
     access: AccessCache,
 ) -> Services:
     return Services(
@@ -332,7 +336,7 @@ def _services(
             database,
             embedders,
             CorpusCache(StatisticsCache(), PackedIndex()),
-            Rerankers(outside.accounts, local_rerankers),
+            rerankers,
             replicas=_replicas(settings),
         ),
         gate=Gate(settings.max_concurrent_searches or settings.db_pool_size),

@@ -49,7 +49,9 @@ INDEXING_RECORDS = Counter("braid.indexing.records", "", "Chunks and summaries w
 JOB_RUNS = Histogram(
     "braid.jobs.run.duration", "Time of a turn at a job", ("kind", "outcome"), bounds=SLOW
 )
-JOBS_WAITING = Gauge("braid.jobs.unfinished", "", "Jobs that are not finished", ("kind", "status"))
+JOBS_UNFINISHED = Gauge(
+    "braid.jobs.unfinished", "", "Jobs that are not finished", ("kind", "status")
+)
 JOBS_OLDEST = Gauge("braid.jobs.oldest.age", "s", "Age of the oldest job to be begun", ("kind",))
 DOCUMENTS_WAITING = Gauge("braid.documents.waiting", "", "Documents accepted and not yet indexed")
 

@@ -5,7 +5,6 @@ The OpenTelemetry SDK takes ten times as long for a record, which a search would
 
 import contextlib
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
@@ -18,6 +17,7 @@ Labels: TypeAlias = tuple[str, ...]
 MAX_SERIES = 1000
 """Series of an instrument; what comes after is counted together as `_other`."""
 OTHER = "_other"
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 UNITS = {"s": "_seconds", "By": "_bytes"}
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds in seconds for what a client waits for."""
@@ -158,13 +158,14 @@ _observers: list[Callable[[], None]] = []
 
 
 @contextlib.contextmanager
-def observing(observe: Callable[[], None]) -> Iterator[None]:
-    """Let a function set gauges each time that the metrics are read."""
-    _observers.append(observe)
+def observing(*observers: Callable[[], None]) -> Iterator[None]:
+    """Let functions set gauges each time that the metrics are read."""
+    _observers.extend(observers)
     try:
         yield
     finally:
-        _observers.remove(observe)
+        for observe in observers:
+            _observers.remove(observe)
 
 
 def read_all() -> list[tuple[Instrument, list[Point]]]:
@@ -172,17 +173,6 @@ def read_all() -> list[tuple[Instrument, list[Point]]]:
     for observe in tuple(_observers):
         observe()
     return [(instrument, instrument.points()) for instrument in INSTRUMENTS]
-
-
-@contextlib.contextmanager
-def timing(histogram: Histogram, *labels: str) -> Iterator[None]:
-    """Record how long a block takes, and as the last label whether it ended `ok` or in `error`."""
-    began, outcome = time.perf_counter(), "error"
-    try:
-        yield
-        outcome = "ok"
-    finally:
-        histogram.record(time.perf_counter() - began, *labels, outcome)
 
 
 def prometheus_text() -> str:

@@ -59,6 +59,10 @@ class Settings(BaseSettings):
         le=1000,
         description="calls to providers in flight for a team, by searches and by indexing each",
     )
+    token_prices: str = Field(
+        "",
+        description="comma-separated prices in USD for a million tokens, for the cost metric",
+    )
     embedding_threads: int = Field(
         1, ge=1, le=64, description="documents that the local model embeds at the same time"
     )
@@ -89,6 +93,9 @@ class Settings(BaseSettings):
     )
     otlp_endpoint: str | None = Field(
         None, description="OpenTelemetry collector (OTLP over HTTP); nothing is exported without"
+    )
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="port on which `braid worker` serves `/metrics`, if any"
     )
     url: str = Field(
         "http://127.0.0.1:8000", description="server that `braid index` and `braid search` talk to"

@@ -34,6 +34,7 @@ class Stage:
     __slots__ = (
         "_began",
         "_durations",
+        "_kind",
         "_name",
         "_span",
         "_token",
@@ -43,7 +44,12 @@ class Stage:
         "status",
     )
 
-    def __init__(self, name: str, durations: Histogram | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durations: Histogram | None = None,
+        kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+    ) -> None:
         self.status: StageStatus = "ok"
         self.ms = 0.0
         self.facts: dict[str, Any] = {}
@@ -51,9 +57,10 @@ class Stage:
         """Class of what made it fail."""
         self._name = name
         self._durations = durations
+        self._kind = kind
 
     def __enter__(self) -> "Stage":
-        self._span = _child_span(self._name)
+        self._span = _child_span(self._name, self._kind)
         if self._span is not None:
             self._token = context.attach(trace.set_span_in_context(self._span))
         self._began = time.perf_counter()
@@ -81,20 +88,25 @@ class Stage:
                 span.set_attribute(f"braid.{name}", fact)
 
 
-def stage(name: str, durations: Histogram | None = None) -> Stage:
+def stage(
+    name: str,
+    durations: Histogram | None = None,
+    *,
+    kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+) -> Stage:
     """Time a step and give it a span; a failure marks both and goes on its way.
 
     `durations` has the labels stage and outcome.
     """
-    return Stage(name, durations)
+    return Stage(name, durations, kind)
 
 
-def _child_span(name: str) -> trace.Span | None:
+def _child_span(name: str, kind: trace.SpanKind) -> trace.Span | None:
     """A span below the current one; none where nobody would receive it."""
     current = trace.get_current_span()
     if current.get_span_context().is_valid and not current.is_recording():
         return None
-    return _tracer.start_span(f"braid.{name}")
+    return _tracer.start_span(f"braid.{name}", kind=kind)
 
 
 class Telemetry:

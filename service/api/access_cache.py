@@ -8,6 +8,7 @@ import msgspec
 
 from service.db.changes import Changes
 from service.db.keys import Access
+from service.instruments import CACHE_REQUESTS
 
 MAX_AGE_SECONDS = 60.0
 """So that the last use of a key is written down about once a minute."""
@@ -42,7 +43,9 @@ class AccessCache:
         now = self._clock()
         known = self._known.get(asked)
         if known is not None and now < known.until and self._changes.current:
+            CACHE_REQUESTS.add(1, "access", "hit")
             return known.access
+        CACHE_REQUESTS.add(1, "access", "miss")
         remembered = self._known
         access = await look_up()
         if access is not None and _lasts(access, asked):

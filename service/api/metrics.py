@@ -2,9 +2,7 @@
 
 from litestar import Response, get
 
-from service.metrics import prometheus_text
-
-TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+from service.metrics import TEXT_FORMAT, prometheus_text
 
 
 @get("/metrics", summary="Metrics in the text format of Prometheus", tags=["health"])

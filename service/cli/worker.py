@@ -4,11 +4,14 @@ import asyncio
 import signal
 
 from service.app import direct_url, local_embedders, provider_services
+from service.cli.metrics_page import serving_metrics
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
 from service.db.pool import open_database
 from service.db.preflight import check_schema
 from service.indexing.worker import Worker
+from service.metrics import observing
+from service.process import observe_process
 from service.providers.contextualizers import Contextualizers
 from service.settings import Settings, load_settings
 from service.telemetry import configure_telemetry, log
@@ -42,7 +45,11 @@ async def _work(settings: Settings) -> None:
         loop.add_signal_handler(number, worker.stop)
     log.info("worker started", concurrency=settings.worker_concurrency)
     try:
-        await worker.run()
+        with (
+            observing(database.observe, observe_process),
+            serving_metrics(settings.host, settings.metrics_port),
+        ):
+            await worker.run()
     finally:
         await embedders.close()
         await outside.outbound.close()

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 from service.db.changes import Changes
 from service.db.pool import Connection, Database
 from service.errors import ConflictError, NotFoundError, ProviderError
+from service.instruments import CACHE_REQUESTS
 from service.models import Credential, ProviderKind
 from service.sealing import Sealer, SealError
 from service.telemetry import log
@@ -74,7 +75,9 @@ class Credentials:
         remembered = self._known
         known = remembered.get((team_id, name))
         if known is not None and self._changes is not None and self._changes.current:
+            CACHE_REQUESTS.add(1, "credentials", "hit")
             return known
+        CACHE_REQUESTS.add(1, "credentials", "miss")
         row = await self._database.fetch_row(BY_NAME, team_id, name)
         credential = open_row(row, self._sealer) if row else None
         if credential is not None:

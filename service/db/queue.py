@@ -21,6 +21,7 @@ from pgqueuer.domain.types import Channel
 
 from service.db.pool import LOST_CONNECTION, Connection, Database
 from service.errors import UnavailableError
+from service.instruments import DOCUMENTS_WAITING, JOBS_OLDEST, JOBS_UNFINISHED
 from service.models import JobKind
 
 SETTINGS = DBSettings(db_schema="braid")
@@ -41,6 +42,15 @@ WHERE j.status IN ('pending', 'processing') AND NOT EXISTS (
 # What is worth keeping of a job is in braid.jobs and braid.ingests.
 PRUNE_LOG = "DELETE FROM braid.pgqueuer_log WHERE created < now() - interval '1 day'"
 PRUNE_HELD = "DELETE FROM braid.pgqueuer WHERE status = 'failed'"
+
+
+# Of the whole database, whichever worker counts.
+UNFINISHED = """
+SELECT kind, status, count(*) AS jobs,
+    coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS age
+FROM braid.jobs WHERE status IN ('pending', 'processing') GROUP BY kind, status
+"""
+WAITING = "SELECT count(*) FROM braid.ingests WHERE status = 'pending'"
 
 
 class QueuedJob(msgspec.Struct, frozen=True):
@@ -126,6 +136,20 @@ async def tidy_queue(database: Database) -> int:
         await connection.execute(PRUNE_LOG)
         await connection.execute(PRUNE_HELD)
     return len(lost)
+
+
+async def measure_queue(database: Database) -> None:
+    """Set the gauges of the jobs and documents that are not finished."""
+    async with database.administer() as connection:
+        rows = {(row["kind"], row["status"]): row for row in await connection.fetch(UNFINISHED)}
+        documents = await connection.fetchval(WAITING)
+    for kind in KINDS:
+        for status in ("pending", "processing"):
+            row = rows.get((kind, status))
+            JOBS_UNFINISHED.set(row["jobs"] if row else 0, kind, status)
+            if status == "pending":
+                JOBS_OLDEST.set(row["age"] if row else 0.0, kind)
+    DOCUMENTS_WAITING.set(documents)
 
 
 def _queued(job: Job) -> QueuedJob:

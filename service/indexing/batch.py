@@ -36,6 +36,7 @@ from service.indexing.writing import (
     record_failures,
     write_documents,
 )
+from service.instruments import INDEXING_DOCUMENTS, INDEXING_RECORDS, INDEXING_STAGE_DURATION
 from service.models import Generation, Vector
 from service.providers.base import Embedder
 from service.telemetry import log, stage
@@ -101,20 +102,20 @@ class Batch:
         made = await while_wanted(self._make(ingests), lambda: self._are_due(ingests))
         if made is None:
             return 0
-        with stage("write"):
+        with stage("write", INDEXING_STAGE_DURATION):
             return await self._write(*made)
 
     async def _make(
         self, ingests: Sequence[ClaimedIngest]
     ) -> tuple[list[WritableDocument], JobProgress]:
         embedder = await self._embedders.get(self._generation)
-        with stage("chunk"):
+        with stage("chunk", INDEXING_STAGE_DURATION):
             chunking = chunking_of(self._generation, embedder)
             planned = await in_thread(lambda checkpoint: self._plan(ingests, chunking, checkpoint))
         new = await self._find_new(planned, embedder)
-        with stage("context"):
+        with stage("context", INDEXING_STAGE_DURATION):
             due = await self._situate(planned, new)
-        with stage("embed"):
+        with stage("embed", INDEXING_STAGE_DURATION):
             embeddings = await self._embed(planned, new, embedder, due)
         writable = await self._with_material(planned, new, embeddings, due)
         usage = {"embedding_tokens": embeddings.tokens}
@@ -314,6 +315,8 @@ class Batch:
                 self._failures.append((documents[0].planned.ingest, str(error)))
                 return await self._write([], spent)
         else:
+            INDEXING_DOCUMENTS.add(len(written), "indexed")
+            INDEXING_RECORDS.add(sum(written.values()))
             return sum(written.values())
         # Together they are refused: one by one, only the culprits are.
         await self._write([], spent)

@@ -21,6 +21,7 @@ from service.indexing.rebuild import Rebuild
 from service.indexing.services import IndexingServices
 from service.indexing.vector_index import request_index_if_due, run_index_job
 from service.indexing.writing import GenerationChangedError
+from service.instruments import INDEXING_STAGE_DURATION
 from service.models import Generation
 from service.telemetry import log, stage
 
@@ -69,7 +70,7 @@ async def run_job(
     """Index what a job has left; None when it is finished, or seconds until it should go on."""
     try:
         if job.kind == "index":
-            with stage("index"):
+            with stage("index", INDEXING_STAGE_DURATION):
                 return await run_index_job(services.database, services.index_builds, job, stopping)
         async with services.database.write(job.team_id) as connection:
             begun = await begin_job(connection, job.job_id)
@@ -78,10 +79,10 @@ async def run_job(
         if begun.kind == "reindex":
             return await Rebuild(services, job, begun.collection_id, stopping).run()
         if begun.kind == "context":
-            with stage("backfill"):
+            with stage("backfill", INDEXING_STAGE_DURATION):
                 age = begun.age_seconds
                 return await Backfill(services, job, begun.collection_id, age, stopping).run()
-        with stage("ingest"):
+        with stage("ingest", INDEXING_STAGE_DURATION):
             return await _Run(services, job, begun, stopping).run()
     except NotFoundError:
         return None  # the collection was deleted, and its jobs with it

@@ -21,6 +21,7 @@ from service.db.segments import (
     rows_to_pack,
     settle_boundary,
 )
+from service.instruments import INDEXING_STAGE_DURATION
 from service.models import Generation
 from service.telemetry import log, stage
 
@@ -42,7 +43,7 @@ async def pack_if_grown(database: Database, generation: Generation) -> bool:
         alive, fresh = await count_rows(connection, generation.id, boundary)
     if fresh < FRESH_ROWS and not _is_worn(segments, alive, generation):
         return False
-    with stage("pack"):
+    with stage("pack", INDEXING_STAGE_DURATION):
         await _pack(database, generation, worn=_is_worn(segments, alive, generation))
     return True
 

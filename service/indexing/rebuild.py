@@ -37,6 +37,7 @@ from service.indexing.headers import as_allowed
 from service.indexing.packing import pack_if_grown
 from service.indexing.services import IndexingServices
 from service.indexing.vector_index import InterruptedBuildError, index_before_use
+from service.instruments import INDEXING_STAGE_DURATION
 from service.models import Generation
 from service.telemetry import log, stage
 
@@ -92,7 +93,7 @@ class Rebuild:
             return BUSY_SECONDS
         async with self._services.turns.builds:
             try:
-                with stage("reindex"):
+                with stage("reindex", INDEXING_STAGE_DURATION):
                     await self._run()
             except _InterruptedError as interrupted:
                 return interrupted.seconds

@@ -3,24 +3,27 @@
 import asyncio
 import contextlib
 import random
+import time
 
 from service.db.disposal import discard_expired, remove_leftovers
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
 from service.db.prepared import expire_prepared
-from service.db.queue import Queue, QueuedJob, open_queue, tidy_queue
+from service.db.queue import Queue, QueuedJob, measure_queue, open_queue, tidy_queue
 from service.errors import ProviderError, UnavailableError
 from service.indexing.job import retry_seconds, run_job
 from service.indexing.mishaps import error_site
 from service.indexing.services import HeadersAllowed, IndexingServices
 from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
+from service.instruments import JOB_RUNS
 from service.models import Generation
 from service.providers.base import Contextualizer, ContextualizerSource, EmbedderSource
 from service.telemetry import log
 
 LEASE_SECONDS = 4.0
 TIDY_SECONDS = 60.0
+MEASURE_SECONDS = 15.0
 GRACE_SECONDS = 10.0
 KEEP_SECONDS = 86_400.0
 RECONNECT_SECONDS = 1.0
@@ -82,12 +85,13 @@ class Worker:
         """Work until `stop`, or until cancelled, which stops just as gracefully."""
         serving = asyncio.ensure_future(self._serve())
         tidying = asyncio.ensure_future(self._tidy())
+        measuring = asyncio.ensure_future(self._measure())
         try:
             await self._stopping.wait()
         finally:
             self.stop()
             await self._let_go(serving)
-            await tidying
+            await asyncio.gather(tidying, measuring)
 
     def stop(self) -> None:
         """Take no more jobs; those at work end after their current batch or are handed back."""
@@ -134,12 +138,18 @@ class Worker:
                 self._at_work.discard(work)
 
     async def _run_job(self, job: QueuedJob) -> float | None:
+        began, outcome = time.perf_counter(), "error"
         try:
-            return await run_job(self._services, job, stopping=self._stopping.is_set)
+            wait = await run_job(self._services, job, stopping=self._stopping.is_set)
+            outcome = "finished" if wait is None else "postponed"
         except UnavailableError as error:
             log.warning("job interrupted", job=job.job_id, reason=error.detail)
         except Exception as error:  # noqa: BLE001 - the job goes on later, its attempts counted
             log.error("job interrupted", job=job.job_id, **error_site(error))
+        else:
+            return wait
+        finally:
+            JOB_RUNS.record(time.perf_counter() - began, job.kind, outcome)
         return retry_seconds(job.retries)
 
     async def _tidy(self) -> None:
@@ -158,6 +168,16 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - it is tried again
                 log.error("the worker could not tidy up", **error_site(error))
             await self._pause(TIDY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _measure(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await measure_queue(self._services.database)
+            except UnavailableError:
+                pass  # the queue itself complains
+            except Exception as error:  # noqa: BLE001 - it is tried again
+                log.error("the worker could not measure its queue", **error_site(error))
+            await self._pause(MEASURE_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -35,6 +35,7 @@ from service.db.prepared import forget_prepared
 from service.indexing.payload import PendingDocument
 from service.indexing.planning import Lexemes, title_lexemes
 from service.indexing.reconcile import PlannedRecord, Reconciliation, reconcile
+from service.instruments import INDEXING_DOCUMENTS
 from service.models import Generation
 from service.text import Analyzer
 
@@ -121,6 +122,7 @@ async def record_failures(
         reasons = {ingest.document: reason for ingest, reason in failures if ingest.id in failed}
         await fail_documents(connection, reasons)
         await add_progress(connection, job_id, JobProgress(failed=len(failed)))
+    INDEXING_DOCUMENTS.add(len(failed), "failed")
 
 
 class _Change(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from service.errors import CircuitOpenError
+from service.instruments import CIRCUIT_CHANGES
 from service.telemetry import log
 
 State = Literal["closed", "open", "half-open"]
@@ -19,9 +20,9 @@ LEAST_PATIENCE_SECONDS = 0.05
 class Breaker:
     """Opens after failures in a row; after a while one call at a time may try again."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, provider: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.state: State = "closed"
-        self._name = name
+        self.provider = provider
         self._clock = clock
         self._failures = 0
         self._opened = 0.0
@@ -74,4 +75,5 @@ class Breaker:
     def _change(self, state: State) -> None:
         if state != self.state:
             self.state = state
-            log.warning("circuit changed", provider=self._name, state=state)
+            CIRCUIT_CHANGES.add(1, self.provider, state)
+            log.warning("circuit changed", provider=self.provider, state=state)

@@ -34,7 +34,10 @@ class RemoteContextualizer:
             answer = await self._account.call(
                 "POST", self._kind.path, body, purpose="index", seconds=CALL_SECONDS
             )
-        return cleaned(self._kind.header(answer))
+        header = self._kind.header(answer)
+        for kind, tokens in msgspec.structs.asdict(header.usage).items():
+            self._account.count(kind, tokens)
+        return cleaned(header)
 
 
 class Contextualizers:

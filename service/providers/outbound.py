@@ -14,6 +14,7 @@ from service import __version__
 from service.errors import CallTooLargeError, ProviderError, ProviderRefusalError
 from service.models import Credential
 from service.providers.addresses import Address, is_allowed, parse_address
+from service.providers.measured import Prices, calling
 from service.providers.registry import REMOTES, remote_kind
 
 Purpose = Literal["index", "search", "rerank"]
@@ -75,10 +76,10 @@ class Account:
             if purpose == "index":
                 self._outbound.respect_pause(self.credential.id)
             if seconds is None:
-                return await self.send(method, path, body)
+                return await self.send(method, path, body, purpose=purpose)
             try:
                 async with asyncio.timeout(seconds):
-                    return await self.send(method, path, body)
+                    return await self.send(method, path, body, purpose=purpose)
             except TimeoutError as error:
                 raise ProviderError(
                     f"the provider did not answer in {seconds:g} s", transient=True
@@ -88,10 +89,16 @@ class Account:
         """The places of the team for calls in flight."""
         return self._outbound.place(self.credential.team_id, purpose)
 
-    async def send(self, method: str, path: str, body: Any = None) -> bytes:
+    def count(self, kind: str, tokens: int) -> None:
+        """Count tokens that the provider says it has read or written."""
+        self._outbound.prices.count(self.credential.kind, kind, tokens)
+
+    async def send(self, method: str, path: str, body: Any = None, *, purpose: Purpose) -> bytes:
         """The body of a successful answer, without waiting for a place."""
         try:
-            return await self._outbound.send(method, self._base_url + path, self._headers(), body)
+            with calling(self.credential.kind, purpose) as traced:
+                headers = {**self._headers(), **traced}
+                return await self._outbound.send(method, self._base_url + path, headers, body)
         except ProviderError as error:
             if error.retry_after is not None:
                 self._outbound.pause(self.credential.id, error.retry_after)
@@ -107,8 +114,15 @@ class Account:
 class Outbound:
     """The HTTP client, the addresses it may go to, and the calls in flight of each team."""
 
-    def __init__(self, allowed: Iterable[Address] = (), *, calls_per_team: int = 8) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[Address] = (),
+        *,
+        calls_per_team: int = 8,
+        prices: Prices | None = None,
+    ) -> None:
         self.allowed = tuple(allowed)
+        self.prices = prices or Prices()
         self._calls_per_team = calls_per_team
         self._places: WeakValueDictionary[tuple[int, Purpose], asyncio.Semaphore] = (
             WeakValueDictionary()

@@ -188,6 +188,7 @@ class RemoteEmbedder:
                 f"the model gives {vectors.shape[1]} dimensions instead of {self._dim}"
             )
         self._measure(texts, tokens)
+        self._account.count("embedding", tokens)
         return vectors, tokens
 
     def _measure(self, texts: Sequence[str], tokens: int) -> None:

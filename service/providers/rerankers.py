@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service.errors import BadAnswerError, ProviderError
+from service.instruments import CIRCUITS
 from service.providers.base import Relevance, Reranker
 from service.providers.breaker import Breaker
 from service.providers.embedders import BUNDLED
@@ -33,9 +35,14 @@ class _Item(msgspec.Struct):
     relevance_score: float
 
 
+class _Usage(msgspec.Struct):
+    total_tokens: int = 0
+
+
 class _Answer(msgspec.Struct):
     data: list[_Item] | None = None
     results: list[_Item] | None = None
+    usage: _Usage | None = None
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -57,11 +64,13 @@ class RemoteReranker:
             clip_tokens(query, kind.query_tokens),
             [clip_tokens(text, kind.document_tokens) for text in documents],
         )
-        answer = await self._account.send("POST", kind.path, body)
+        answer = await self._account.send("POST", kind.path, body, purpose="rerank")
         try:
             parsed = _decoder.decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadAnswerError("the reranker's answer cannot be read") from error
+        if parsed.usage is not None:
+            self._account.count("rerank", parsed.usage.total_tokens)
         items = parsed.data if parsed.data is not None else parsed.results
         return [Relevance(item.index, item.relevance_score) for item in items or ()]
 
@@ -167,7 +176,7 @@ class Rerankers:
         model = model or kind.default_model
         if model is None:
             return None
-        breaker = self._breaker((account.credential.id, model), provider)
+        breaker = self._breaker((account.credential.id, model), account.credential.kind)
         return GuardedReranker(
             RemoteReranker(account, model, kind), breaker, account.place("rerank")
         )
@@ -177,6 +186,13 @@ class Rerankers:
             return None
         reranker = await self._local.get(model)
         return GuardedReranker(reranker, self._breaker((BUNDLED, model), BUNDLED), self._places)
+
+    def observe(self) -> None:
+        """Set the gauges of the circuits that are not closed."""
+        found = Counter((one.provider, one.state) for one in self._breakers.values())
+        for provider in {provider for provider, _ in found}:
+            for state in ("open", "half-open"):
+                CIRCUITS.set(found[provider, state], provider, state)
 
     def _breaker(self, key: Hashable, name: str) -> Breaker:
         if key not in self._breakers and len(self._breakers) >= MAX_BREAKERS:

@@ -21,6 +21,7 @@ from service.db.segments import (
     posting_lists,
     segment_contents,
 )
+from service.instruments import CACHE_REQUESTS
 from service.models import Candidate, Generation
 from service.search.postings import (
     LEVELS,
@@ -90,7 +91,9 @@ class PackedIndex:
         for key in found:
             self._lists.move_to_end(key)
         missing = {lexeme for segment, lexeme in keys if (segment, lexeme) not in found}
+        CACHE_REQUESTS.add(len(found), "postings", "hit")
         if missing:
+            CACHE_REQUESTS.add(len(keys) - len(found), "postings", "miss")
             fetched = await posting_lists(connection, [one.id for one in segments], list(missing))
             for segment in segments:
                 for lexeme in missing:

@@ -14,6 +14,7 @@ from service.db.lexical import (
     probe_frequencies,
 )
 from service.db.pool import Connection, Database
+from service.instruments import CACHE_REQUESTS
 from service.models import Generation
 from service.telemetry import log
 from service.text import Prepared
@@ -88,7 +89,9 @@ class StatisticsCache:
             for lexeme in lexemes
             if lexeme not in known.statistics.common and lexeme not in known.probed
         ]
+        CACHE_REQUESTS.add(len(lexemes) - len(unknown), "frequencies", "hit")
         if unknown:
+            CACHE_REQUESTS.add(len(unknown), "frequencies", "miss")
             if len(known.probed) > MAX_LEXEMES:
                 known.probed.clear()
             known.probed.update(await probe_frequencies(connection, generation.id, unknown))

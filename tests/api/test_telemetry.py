@@ -11,18 +11,14 @@ import asyncpg
 import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.api import ROOT, ROOT_KEY
+from support.api import ROOT
+from support.exercised import PARENT, PLANTED, PRICE, SETTINGS, TRACE, exercise
+from support.fake_embeddings import FakeVoyage
+from support.fake_http import Call, running
 from support.otlp_receiver import Received, attributes, receiving
 from support.served import served, stop
 
 from service.db.embedded import EmbeddedPostgres
-
-TRACE = "0af7651916cd43dd8448eb211c80319c"
-PARENT = "b7ad6b7169203331"
-COLLECTION, TEAM = "plantedcollection", "plantedteam"
-DOCUMENT, TEXT, QUERY = "planteddocument", "plantedtext", "plantedquery"
-PLANTED = (COLLECTION, TEAM, DOCUMENT, TEXT, QUERY, ROOT_KEY)
-SEARCH_PATH = f"/v1/collections/{COLLECTION}/search"
 
 
 class Left(NamedTuple):
@@ -32,42 +28,28 @@ class Left(NamedTuple):
     metrics: str
     log: str
     answer: dict[str, Any]
+    provider_calls: list[Call]
 
 
 @pytest.fixture(scope="module")
 async def left(server: EmbeddedPostgres, template: str) -> AsyncIterator[Left]:
-    """A team indexes and searches, well and badly, and the service stops."""
+    """The service is used and stopped; its database and all names are its own."""
     connection = await asyncpg.connect(server.dsn())
     await connection.execute(f"CREATE DATABASE telemetry TEMPLATE {template}")
     await connection.close()
-    dsn = server.dsn("telemetry")
-    with receiving() as received, served(dsn, otlp_endpoint=received.url) as running:
-        async with httpx.AsyncClient(base_url=running.url, headers=ROOT, timeout=60) as client:
-            answer, metrics = await _use(client)
-        log = await asyncio.to_thread(stop, running)
-        yield Left(received, metrics, log, answer)
-
-
-async def _use(client: httpx.AsyncClient) -> tuple[dict[str, Any], str]:
-    (await client.post("/v1/teams", json={"name": TEAM})).raise_for_status()
-    client.headers["X-Team"] = TEAM
-    (await client.post("/v1/collections", json={"name": COLLECTION})).raise_for_status()
-    documents = [{"doc_id": f"{DOCUMENT}-{n}", "text": f"{TEXT} number {n}"} for n in range(3)]
-    ingested = await client.post(
-        f"/v1/collections/{COLLECTION}/documents",
-        json={"documents": documents},
-        params={"wait": "true"},
-    )
-    assert ingested.json()["status"] == "done", ingested.text
-    query: dict[str, Any] = {"query": {"text": f"{QUERY} {TEXT}"}, "expand": {"neighbours": 1}}
-    traced = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-    answer = await client.post(SEARCH_PATH, json=query, headers=traced)
-    for bad in ({"query": {"text": ""}}, query | {"mode": QUERY}, query | {QUERY: 1}):
-        assert (await client.post(SEARCH_PATH, json=bad)).status_code == 400
-    await client.post("/v1/collections/other" + COLLECTION + "/search", json=query)
-    await client.get("/" + QUERY)
-    found: dict[str, Any] = answer.json()
-    return found, (await client.get("/metrics", headers={"X-API-Key": ""})).text
+    voyage = FakeVoyage()
+    with (
+        receiving() as received,
+        served(server.dsn("telemetry"), otlp_endpoint=received.url, **SETTINGS) as service,
+    ):
+        async with (
+            running(voyage),
+            httpx.AsyncClient(base_url=service.url, headers=ROOT, timeout=60) as client,
+        ):
+            answer = await exercise(client, voyage)
+            metrics = (await client.get("/metrics", headers={"X-API-Key": ""})).text
+        log = await asyncio.to_thread(stop, service)
+        yield Left(received, metrics, log, answer, voyage.calls)
 
 
 def search_trace(left: Left) -> dict[str, Span]:
@@ -135,9 +117,19 @@ def test_metrics_arrive_as_otlp_and_say_the_same_as_the_page(left: Left) -> None
     assert said["braid.role"] == "all"
     exported = left.received.metrics["braid.search.duration"]
     assert exported.unit == "s"
-    (point,) = exported.histogram.data_points
-    assert attributes(point.attributes) == {"mode": "hybrid", "outcome": "ok"}
-    assert point.count == sum(point.bucket_counts) == 1
+    points = {
+        (said["mode"], said["outcome"]): point
+        for point in exported.histogram.data_points
+        for said in [attributes(point.attributes)]
+    }
+    assert {key: one.count for key, one in points.items()} == {
+        ("hybrid", "ok"): 2,
+        ("hybrid", "degraded"): 11,
+        ("text", "ok"): 1,
+        ("vector", "ok"): 1,
+    }
+    point = points["hybrid", "ok"]
+    assert point.count == sum(point.bucket_counts)
     assert f'braid_search_duration_seconds_sum{{mode="hybrid",outcome="ok"}} {point.sum}' in (
         left.metrics
     )
@@ -145,17 +137,74 @@ def test_metrics_arrive_as_otlp_and_say_the_same_as_the_page(left: Left) -> None
     assert re.search(rf"http_server_request_duration_seconds_count.*{refused}.* 3\n", left.metrics)
 
 
+def sample(left: Left, series: str) -> float:
+    """The value of one series on the page."""
+    (line,) = [one for one in left.metrics.splitlines() if one.startswith(f"{series} ")]
+    return float(line.removeprefix(series))
+
+
 def test_stages_are_counted_once_a_search(left: Left) -> None:
-    for stage in ("embed", "dense", "lexical", "fusion", "hydrate"):
-        name = "braid_search_stage_duration_seconds_count"
-        assert f'{name}{{stage="{stage}",mode="hybrid",outcome="ok"}} 1\n' in left.metrics
-    assert 'braid_db_pool_limit{pool="read"} 10\n' in left.metrics
-    assert 'braid_db_pool_waiting{pool="read"} 0\n' in left.metrics
+    counts = {"embed": 2, "dense": 2, "lexical": 13, "fusion": 13, "hydrate": 13}
+    for stage, count in counts.items():
+        labels = f'stage="{stage}",mode="hybrid",outcome="ok"'
+        assert sample(left, f"braid_search_stage_duration_seconds_count{{{labels}}}") == count
+    labels = 'stage="embed",mode="hybrid",outcome="error"'
+    assert sample(left, f"braid_search_stage_duration_seconds_count{{{labels}}}") == 11
+
+
+def test_what_was_left_out_is_counted_by_stage_and_reason(left: Left) -> None:
+    degraded = "braid_search_degraded_total"
+    assert sample(left, degraded + '{stage="rerank",reason="error"}') == 10
+    assert sample(left, degraded + '{stage="rerank",reason="circuit open"}') == 1
+    assert sample(left, degraded + '{stage="embed",reason="error"}') == 11
+
+
+def test_a_circuit_that_opens_is_seen(left: Left) -> None:
+    assert sample(left, 'braid_provider_circuit_changes_total{provider="voyage",state="open"}') == 1
+    assert sample(left, 'braid_provider_circuits{provider="voyage",state="open"}') == 1
+
+
+def test_calls_tokens_and_cost_of_providers(left: Left) -> None:
+    calls = "braid_provider_call_duration_seconds_count"
+    rerank = 'provider="voyage",purpose="rerank"'
+    assert sample(left, f'{calls}{{{rerank},outcome="ok"}}') == 1
+    assert sample(left, f'{calls}{{{rerank},outcome="unavailable"}}') == 10
+    tokens = [
+        sample(left, f'braid_provider_tokens_total{{provider="voyage",type="{kind}"}}')
+        for kind in ("embedding", "rerank")
+    ]
+    assert all(tokens)
+    cost = sample(left, 'braid_provider_cost_usd_total{provider="voyage"}')
+    assert cost == pytest.approx(sum(tokens) * PRICE / 1e6)
+
+
+def test_pools_queues_and_documents_are_on_the_page(left: Left) -> None:
+    assert sample(left, 'braid_db_pool_limit{pool="read"}') == 10
+    assert sample(left, 'braid_db_pool_waiting{pool="read"}') == 0
+    assert sample(left, 'braid_search_active{state="waiting"}') == 0
+    assert sample(left, 'braid_jobs_unfinished{kind="ingest",status="pending"}') == 0
+    assert sample(left, 'braid_jobs_oldest_age_seconds{kind="ingest"}') == 0
+    assert sample(left, 'braid_indexing_documents_total{outcome="indexed"}') == 6
+    assert sample(left, 'braid_indexing_documents_total{outcome="failed"}') == 1
+    assert sample(left, 'braid_cache_requests_total{cache="access",outcome="hit"}') > 0
+
+
+def test_the_trace_goes_on_to_providers_and_the_callers_state_does_not(left: Left) -> None:
+    spans = {span.span_id.hex(): span for span in left.received.spans}
+    assert left.provider_calls
+    for call in left.provider_calls:
+        _, trace_id, parent, flags = call.headers["traceparent"].split("-")
+        assert spans[parent].trace_id.hex() == trace_id
+        assert spans[parent].name == "braid.provider"
+        assert spans[parent].kind == Span.SPAN_KIND_CLIENT
+        assert int(flags, 16) & 1
+        assert "tracestate" not in call.headers
 
 
 def test_the_log_line_of_a_request_carries_its_trace(left: Left) -> None:
     spans = search_trace(left)
     lines = [json.loads(line) for line in left.log.splitlines() if line.startswith("{")]
+    assert all("trace_id" in one for one in lines if one["event"] == "search stage failed")
     (line,) = [one for one in lines if one.get("trace_id") == TRACE]
     assert line["event"] == "request"
     root = spans["POST /v1/collections/{name}/search"]
