@@ -270,6 +270,7 @@ async def _running(
             _background("warm-up", _warm(role, outside.outbound, embedders))
         )
         if services.search.replicas is not None:
+            stack.enter_context(observing(services.search.replicas.observe))
             watching = services.search.replicas.watch()
             await stack.enter_async_context(_background("replicas", watching))
         if role != "index":

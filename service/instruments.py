@@ -35,6 +35,8 @@ POOL_LIMIT = Gauge("braid.db.pool.limit", "", "Most connections of a pool", ("po
 POOL_WAITING = Gauge("braid.db.pool.waiting", "", "Callers waiting for a connection", ("pool",))
 POOL_WAIT = Histogram("braid.db.pool.wait", "Time until a connection was there", ("pool",))
 
+REPLICAS = Gauge("braid.db.replicas", "", "Streaming replicas that searches may use", ("state",))
+
 CACHE_REQUESTS = Counter(
     "braid.cache.requests", "", "Look-ups in caches of the process", ("cache", "outcome")
 )

@@ -13,6 +13,7 @@ import msgspec
 
 from service.db.pool import LOST_CONNECTION, Connection, Database, Pool, open_replica_pool
 from service.errors import UnavailableError
+from service.instruments import REPLICAS
 from service.models import Collection
 from service.telemetry import log
 
@@ -41,6 +42,7 @@ class Replica(Database):
 
     def __init__(self, pool: Pool, *, pgbouncer: bool) -> None:
         super().__init__(pool, pool, acquire_seconds=ANSWER_SECONDS, pgbouncer=pgbouncer)
+        self._names = {pool: "replica"}
         self.usable = False
         self._active: set[int] = set()
 
@@ -180,6 +182,12 @@ class Replicas:
     def usable(self) -> list[str]:
         """Names of the replicas that searches are sent to."""
         return [one.name for one in self._places if one.replica and one.replica.usable]
+
+    def observe(self) -> None:
+        """Set the gauges of the replicas."""
+        usable = len(self.usable)
+        REPLICAS.set(usable, "in use")
+        REPLICAS.set(len(self._places) - usable, "left out")
 
     async def choose(self, collections: Sequence[Collection]) -> Replica | None:
         """The next replica that has what a search needs; None when only the primary has."""
