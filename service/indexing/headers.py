@@ -105,7 +105,7 @@ class HeaderStage:
             async with self._database.write(self._generation.team_id) as connection:
                 made = {places[key]: Prepared(context=header.text)}
                 await keep_prepared(connection, self._generation, made)
-                await add_progress(connection, self._job_id, JobProgress(usage=_counts(header)))
+                await add_progress(connection, self._job_id, JobProgress(usage=counts(header)))
 
         try:
             contextualizer = await self._contextualizers.get(self._generation)
@@ -126,7 +126,8 @@ class HeaderStage:
         return [*situated.warnings, MISSING.format(len(failures), reason)]
 
 
-def _counts(header: Header) -> dict[str, int]:
+def counts(header: Header) -> dict[str, int]:
+    """What a header cost, by the names under which its job counts it."""
     usage = header.usage
     return {
         "context_calls": 1,

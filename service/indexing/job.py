@@ -15,6 +15,7 @@ from service.db.upkeep import analyze_if_grown, refresh_average_length
 from service.errors import NotFoundError, ProviderError
 from service.indexing.backfill import Backfill, request_headers_if_due
 from service.indexing.batch import Batch
+from service.indexing.bulk_headers import BulkHeaders
 from service.indexing.headers import as_allowed
 from service.indexing.packing import pack_if_grown
 from service.indexing.rebuild import Rebuild
@@ -104,6 +105,7 @@ class _Run:
         self._stopping = stopping
         self._size = BatchSize()
         self._records = 0
+        self._headers_ahead = False
         self._started = time.perf_counter()
 
     async def run(self) -> float | None:
@@ -112,6 +114,8 @@ class _Run:
         while wait is None and not self._stopping():
             if await self._is_held():
                 return await self._postpone(None, HELD_SECONDS)
+            if (seconds := await self._await_headers()) is not None:
+                return await self._postpone("waiting for a batch of headers", seconds)
             generation, ingests, left = await self._claim(self._begun.collection_id)
             if ingests:
                 blocked, wait = 0, await self._index(generation, ingests, patient=patient)
@@ -134,6 +138,20 @@ class _Run:
         """Whether a re-index of the collection asks to be let finish."""
         async with self._database.write(self._job.team_id) as connection:
             return await is_ingest_held(connection, self._begun.collection_id)
+
+    async def _await_headers(self) -> float | None:
+        """Seconds to wait for headers that come by batches, None without any."""
+        if self._headers_ahead or self._begun.age_seconds > PATIENCE_SECONDS:
+            return None
+        async with self._database.write(self._job.team_id) as connection:
+            generation = await hold_generation(connection, self._begun.collection_id)
+        generation = await as_allowed(self._services, generation)
+        try:
+            wait = await BulkHeaders(self._services, generation, self._job.job_id).step()
+        except ProviderError as error:
+            wait = error.retry_after or retry_seconds(self._job.retries)
+        self._headers_ahead = wait is None
+        return wait
 
     async def _let_older_versions_pass(self, times: int) -> float | None:
         """Another job has the older versions: it is nearly done, or it needs this one's place."""

@@ -18,7 +18,12 @@ from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
 from service.instruments import JOB_RUNS
 from service.models import Generation
-from service.providers.base import Contextualizer, ContextualizerSource, EmbedderSource
+from service.providers.base import (
+    BulkContextualizer,
+    Contextualizer,
+    ContextualizerSource,
+    EmbedderSource,
+)
 from service.telemetry import log
 
 LEASE_SECONDS = 4.0
@@ -35,6 +40,10 @@ class NoContextualizers:
     async def get(self, _generation: Generation) -> Contextualizer:
         """Raises `ProviderError`."""
         raise ProviderError("this worker makes no headers")
+
+    async def bulk(self, _generation: Generation) -> BulkContextualizer | None:
+        """None."""
+        return None
 
 
 async def always(_team_id: int) -> bool:

@@ -1,6 +1,7 @@
 """Anthropic: headers for chunks."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -73,6 +74,21 @@ class Message(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Message)
 
 
+class _Batch(msgspec.Struct):
+    id: str
+    processing_status: str
+
+
+class _Result(msgspec.Struct):
+    type: str
+    message: Message | None = None
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    result: _Result
+
+
 def _read(answer: bytes) -> Message:
     try:
         return _decoder.decode(answer)
@@ -87,15 +103,18 @@ class Contextualizing(msgspec.Struct, frozen=True):
     """`POST /v1/messages`: the document is a system block of its own, so that it can be cached."""
 
     path: str = "/v1/messages"
+    batch_path: str | None = "/v1/messages/batches"
 
-    def body(self, model: str, passage: Passage, *, cached: bool) -> dict[str, Any]:
+    def body(
+        self, model: str, passage: Passage, *, cached: bool, lasting: bool = False
+    ) -> dict[str, Any]:
         """The request."""
         document: dict[str, Any] = {
             "type": "text",
             "text": document_block(passage.document, passage.title),
         }
         if cached:
-            document["cache_control"] = {"type": "ephemeral"}
+            document["cache_control"] = {"type": "ephemeral", **({"ttl": "1h"} if lasting else {})}
         return {
             "model": model,
             "max_tokens": MAX_OUTPUT_TOKENS,
@@ -110,6 +129,32 @@ class Contextualizing(msgspec.Struct, frozen=True):
             return _read(answer).header()
         except (ValueError, msgspec.MsgspecError) as error:
             raise ProviderError("the provider's answer cannot be read", transient=True) from error
+
+    def batch_body(self, requests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """A message batch."""
+        return {"requests": [{"custom_id": name, "params": requests[name]} for name in requests]}
+
+    def batch_state(self, answer: bytes) -> tuple[str, bool]:
+        """Id and whether it has ended; raises `ProviderError`."""
+        try:
+            batch = msgspec.json.decode(answer, type=_Batch)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProviderError("the provider's answer cannot be read", transient=True) from error
+        return batch.id, batch.processing_status == "ended"
+
+    def batch_headers(self, answer: bytes) -> dict[str, Header]:
+        """Lines in any order; raises `ProviderError`."""
+        headers = {}
+        for line in answer.splitlines():
+            if not line.strip():
+                continue
+            try:
+                found = msgspec.convert(json.loads(line), _Line)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise ProviderError("a line of the batch cannot be read", transient=True) from error
+            if found.result.type == "succeeded" and found.result.message is not None:
+                headers[found.custom_id] = found.result.message.header()
+        return headers
 
 
 CONTEXTUALIZING = Contextualizing()

@@ -1,6 +1,6 @@
 """The small Protocols that every provider fulfils; the rest of the service knows only these."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from service.models import Generation, Vector
 
 __all__ = [
+    "BulkContextualizer",
     "ContextUsage",
     "Contextualizer",
     "ContextualizerSource",
@@ -131,9 +132,35 @@ class Contextualizer(Protocol):
         ...
 
 
+class BulkContextualizer(Protocol):
+    """Takes many passages at once and answers within a day, for less."""
+
+    async def submit(self, passages: Mapping[str, Passage]) -> str:
+        """Ask about passages, each under an id of at most 64 letters, digits, `-` and `_`.
+
+        The id of the batch; raises `ProviderError`.
+        """
+        ...
+
+    async def has_ended(self, batch: str) -> bool:
+        """Whether the answers are there; raises `ProviderError`."""
+        ...
+
+    async def headers(self, batch: str) -> Mapping[str, Header]:
+        """The headers of a batch that has ended, without the passages that failed.
+
+        Raises `ProviderError`.
+        """
+        ...
+
+
 class ContextualizerSource(Protocol):
     """Hands out the contextualizer of a generation."""
 
     async def get(self, generation: Generation) -> Contextualizer:
         """The generation's contextualizer; raises `ProviderError`."""
+        ...
+
+    async def bulk(self, generation: Generation) -> BulkContextualizer | None:
+        """The same for many passages, None where there is none; raises `ProviderError`."""
         ...

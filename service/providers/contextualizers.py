@@ -1,6 +1,9 @@
 """The models that write headers for chunks, one for each account and name."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -14,6 +17,7 @@ from service.text import clean
 
 MAX_HEADER_CHARACTERS = 1_000
 CALL_SECONDS = 60.0
+BATCH_SECONDS = 300.0
 
 
 class RemoteContextualizer:
@@ -40,6 +44,41 @@ class RemoteContextualizer:
         return cleaned(header)
 
 
+class RemoteBatches:
+    """The batches of one model of a service."""
+
+    def __init__(self, account: Account, model: str, kind: Contextualizing, path: str) -> None:
+        self._account = account
+        self._model = model
+        self._kind = kind
+        self._path = path
+
+    async def submit(self, passages: Mapping[str, Passage]) -> str:
+        """Ask about passages; the id of the batch. Raises `ProviderError`."""
+        requests = {
+            name: self._kind.body(self._model, passage, cached=True, lasting=True)
+            for name, passage in passages.items()
+        }
+        answer = await self._call("POST", self._path, self._kind.batch_body(requests))
+        return self._kind.batch_state(answer)[0]
+
+    async def has_ended(self, batch: str) -> bool:
+        """Whether the answers are there; raises `ProviderError`."""
+        return self._kind.batch_state(await self._call("GET", self._at(batch)))[1]
+
+    async def headers(self, batch: str) -> Mapping[str, Header]:
+        """The headers by the ids of their passages; raises `ProviderError`."""
+        answer = await self._call("GET", self._at(batch) + "/results")
+        found = await asyncio.to_thread(self._kind.batch_headers, answer)
+        return {name: cleaned(header) for name, header in found.items()}
+
+    def _at(self, batch: str) -> str:
+        return f"{self._path}/{quote(batch, safe='')}"
+
+    async def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        return await self._account.call(method, path, body, purpose="index", seconds=BATCH_SECONDS)
+
+
 class Contextualizers:
     """Hands out the contextualizer of a generation."""
 
@@ -49,15 +88,24 @@ class Contextualizers:
 
     async def get(self, generation: Generation) -> Contextualizer:
         """The generation's contextualizer; raises `ProviderError`."""
+        account, model, kind = await self._find(generation)
+        places = self._places.get(generation.id)
+        if places is None:
+            places = asyncio.Semaphore(generation.contextual.concurrency)
+            self._places[generation.id] = places
+        return RemoteContextualizer(account, model, kind, places)
+
+    async def bulk(self, generation: Generation) -> RemoteBatches | None:
+        """The same for many passages at once; raises `ProviderError`."""
+        account, model, kind = await self._find(generation)
+        return RemoteBatches(account, model, kind, kind.batch_path) if kind.batch_path else None
+
+    async def _find(self, generation: Generation) -> tuple[Account, str, Contextualizing]:
         asked = generation.contextual
         if asked.provider is None or asked.model is None:
             raise ProviderError("the collection names no model that writes headers")
         account = await self._accounts.find(generation.team_id, asked.provider)
-        kind = contextualizing(account.credential.kind)
-        places = self._places.get(generation.id)
-        if places is None:
-            places = self._places[generation.id] = asyncio.Semaphore(asked.concurrency)
-        return RemoteContextualizer(account, asked.model, kind, places)
+        return account, asked.model, contextualizing(account.credential.kind)
 
 
 async def check_contextualizer(accounts: Accounts, team_id: int, provider: str) -> None:

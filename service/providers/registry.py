@@ -1,6 +1,6 @@
 """Which module serves each kind of provider: a new kind is one file and one line a capability."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -74,13 +74,31 @@ class Contextualizing(Protocol):
     """What one kind of service says and takes to situate a passage."""
 
     path: str
+    batch_path: str | None
 
-    def body(self, model: str, passage: Passage, *, cached: bool) -> dict[str, Any]:
-        """The request; with `cached` the document is kept for the requests that follow."""
+    def body(
+        self, model: str, passage: Passage, *, cached: bool, lasting: bool = False
+    ) -> dict[str, Any]:
+        """The request; with `cached` the document is kept for the requests that follow.
+
+        `lasting`: for an hour, not for minutes.
+        """
         ...
 
     def header(self, answer: bytes) -> Header:
         """What the answer says; raises `ProviderError`."""
+        ...
+
+    def batch_body(self, requests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Many requests in one, by id."""
+        ...
+
+    def batch_state(self, answer: bytes) -> tuple[str, bool]:
+        """Id of a batch and whether it has ended; raises `ProviderError`."""
+        ...
+
+    def batch_headers(self, answer: bytes) -> dict[str, Header]:
+        """Headers by id, of those requests that were answered; raises `ProviderError`."""
         ...
 
 

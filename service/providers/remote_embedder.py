@@ -146,10 +146,11 @@ class RemoteEmbedder:
         self, texts: Sequence[str], kind: TextKind, purpose: Purpose
     ) -> tuple[Vector, int]:
         if self._shorten is None and purpose == "index":
-            # One call finds out what the model gives; the others wait for what it learns.
+            # A call of one word finds out what the model gives: with the texts its answer would
+            # be paid for and thrown away. The others wait for what it learns.
             async with self._first:
                 if self._shorten is None:
-                    return await self._embed_first(texts, kind, purpose)
+                    await self._embed_first([PROBE_TEXT], kind, purpose)
         if self._shorten is None:
             return await self._embed_first(texts, kind, purpose)
         return await self._ask(texts, kind, purpose, shorten=self._shorten)

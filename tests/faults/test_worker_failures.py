@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import stamina
+from support.contextualizing import paragraphs
 from support.hashed_embedder import HashedEmbedder
 from support.indexing import (
     OneEmbedder,
@@ -301,3 +302,66 @@ async def test_the_queue_leaves_nothing_behind(database: Database, dsn: str) -> 
     async with database.administer() as connection:
         assert await connection.fetchval("SELECT count(*) FROM braid.pgqueuer") == 0
         assert [one["payload"] for one in await ingests(database)] == [None]
+
+
+async def test_a_version_whose_embedding_fails_leaves_the_one_before_it_whole(
+    database: Database, dsn: str
+) -> None:
+    collection = await make_collection(database, chunk_overlap=0)
+    first, second = paragraphs(10), paragraphs(4, version="second")
+    async with working(database, dsn, embedder := HashedEmbedder()):
+        await ingest(database, collection, {"doc_id": "a", "text": "\n\n".join(first)})
+        before = await rows(database, collection, "a")
+        embedder.fail_with = ProviderError("out of order", transient=True)
+        job_id = await submit(database, collection, {"doc_id": "a", "text": "\n\n".join(second)})
+
+        async def waiting() -> bool:
+            async with database.write(collection.team_id) as connection:
+                found = await get_job(connection, collection.id, job_id)
+            return found is not None and found.error == "waiting for the embedder: out of order"
+
+        await eventually(waiting)
+        assert len(before) == 10
+        assert await rows(database, collection, "a") == before
+        embedder.fail_with = None
+        ended = await finished(database, collection, job_id)
+    after = await rows(database, collection, "a")
+    assert (ended.status, [text.strip() for text in column(after, "text")]) == (
+        "done",
+        [text.strip() for text in second],
+    )
+
+
+async def test_vectors_made_before_a_failure_are_not_paid_for_again(
+    database: Database, dsn: str
+) -> None:
+    class Once(HashedEmbedder):
+        """The third call fails once."""
+
+        calls = 0
+
+        async def embed_documents(self, texts: Sequence[str]) -> EmbeddingBatch:
+            self.calls += 1
+            if self.calls == 3:
+                raise ProviderError("busy", transient=True, retry_after=11)
+            return await super().embed_documents(texts)
+
+    collection = await make_collection(database)
+    texts = [f"text {at} of many" for at in range(300)]
+    chunks = [{"id": f"{at}", "text": text} for at, text in enumerate(texts)]
+    async with working(database, dsn, embedder := Once()):
+        job_id = await submit(database, collection, {"doc_id": "a", "chunks": chunks})
+
+        async def waiting() -> bool:
+            async with database.write(collection.team_id) as connection:
+                found = await get_job(connection, collection.id, job_id)
+            return found is not None and found.error == "waiting for the embedder: busy"
+
+        await eventually(waiting)
+        assert 0 < len(embedder.documents) < 300
+        async with database.administer() as connection:
+            await connection.execute("UPDATE braid.pgqueuer SET execute_after = now()")
+        await finished(database, collection, job_id)
+        assert sorted(embedder.documents) == sorted(texts)
+        async with database.administer() as connection:
+            assert await connection.fetchval("SELECT count(*) FROM braid.prepared") == 0

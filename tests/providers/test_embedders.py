@@ -106,7 +106,9 @@ async def test_a_dimension_is_asked_for_only_when_it_is_not_the_models_own(
     found = await asyncio.gather(*(embedder.embed_documents(batch) for batch in batches))
     assert {batch.vectors.shape for batch in found} == {(1, 256)}
     asked = [call.body.get("output_dimension") for call in voyage.calls]
-    assert asked == [None] + [256] * 6
+    assert asked == [None] + [256] * 7
+    # What was asked without the dimension is thrown away: no text is among it.
+    assert voyage.calls[0].body["input"] == ["dimension"]
 
 
 async def test_a_dimension_that_the_model_does_not_give_is_refused(openai: FakeOpenAI) -> None:
@@ -256,7 +258,7 @@ async def test_a_short_pause_is_waited_for(make: Make, voyage: FakeVoyage) -> No
     voyage.troubles.append(refusal(429, retry_after="0.2"))
     embeddings = await embed_texts(make(dim=1024), ["text"])
     assert isinstance(embeddings.vectors[0], np.ndarray)
-    assert len(voyage.calls) == 2
+    assert [call.body["input"] for call in voyage.calls] == [["dimension"], ["dimension"], ["text"]]
 
 
 async def test_a_team_has_a_bounded_number_of_calls_in_flight(

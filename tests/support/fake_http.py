@@ -91,6 +91,10 @@ class FakeServer:
     def respond(self, call: Call) -> Answer:
         raise NotImplementedError
 
+    def next_trouble(self) -> Trouble | None:
+        """What becomes of the next call, None for a proper answer."""
+        return self.troubles.popleft() if self.troubles else self.always
+
     async def busy_with(self, calls: int) -> None:
         """Wait until so many calls are in flight."""
         while self.in_flight < calls:
@@ -119,7 +123,7 @@ class FakeServer:
     async def _answer(
         self, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        trouble = self.troubles.popleft() if self.troubles else self.always
+        trouble = self.next_trouble()
         if isinstance(trouble, Cut):
             return False
         if isinstance(trouble, CutBody):
