@@ -10,10 +10,10 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-quality bench-reindex clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-quality bench-reindex faults-indexing clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## Create .venv with everything pinned by requirements.lock
 
@@ -61,6 +61,9 @@ bench-lexical: $(INSTALLED)  ## Compare the lexical leg with stock Postgres rank
 
 bench-reindex: $(INSTALLED)  ## Measure what clients notice of a re-index and of a large deletion (minutes)
 	@$(BIN)/python bench/reindex.py $(ARGS)
+
+faults-indexing: $(INSTALLED)  ## Load 2,000 documents while worker, database and providers fail (minutes)
+	@PYTHONPATH=tests $(BIN)/python bench/load_faults.py $(ARGS)
 
 clean:  ## Remove the environment and everything that was built or cached
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
