@@ -20,13 +20,14 @@ from service.db.jobs import JobProgress, add_progress
 from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepared_for
 from service.errors import ProviderError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread
-from service.indexing.chunking import Chunking, chunking_of
+from service.indexing.chunking import chunking_of
 from service.indexing.context import window_start
 from service.indexing.headers import counts
 from service.indexing.payload import unpack
 from service.indexing.planning import plan_records
 from service.indexing.services import IndexingServices
 from service.indexing.situating import WINDOW_TOKENS
+from service.indexing.splitting import Chunking
 from service.indexing.writing import PlannedDocument
 from service.models import Generation
 from service.providers.base import BulkContextualizer, Passage
