@@ -15,6 +15,8 @@ UNCOVERED_DENSE, COVERED_DENSE = 0.6, 0.4
 """Weight of the dense leg when no row holds a word of the query, and when one holds them all."""
 LOWEST = 0.06
 """Scaled score of a leg's lowest candidate by the automatic rule: barely above an absent one."""
+HEIGHTS = 4
+"""Root mean square heights above its lowest candidate that a leg's scores are divided by."""
 
 
 class LexicalEvidence(msgspec.Struct, frozen=True):
@@ -121,7 +123,9 @@ def _contributions(
     scaled = (
         [1 / (rule.rrf_k + rank) for rank in range(1, len(scores) + 1)]
         if rule.method == "rrf"
-        else scale_by_distribution(scores, rule.lowest)
+        else scale_by_distribution(scores)
+        if rule.lowest is None
+        else scale_by_height(scores, rule.lowest)
     )
     return [
         Contribution(rank, score, weight * value)
@@ -129,24 +133,41 @@ def _contributions(
     ]
 
 
-def scale_by_distribution(scores: Sequence[float], lowest: float | None = None) -> list[float]:
+def scale_by_distribution(scores: Sequence[float]) -> list[float]:
     """Scores by their mean +- 3 standard deviations: those become 0 and 1.
 
     Distribution-based score fusion (Mazzeschi 2023). Nothing goes below 0, but what lies above is
-    not cut: a leg that is sure of a few candidates has them there. With `lowest` all are moved so
-    that the lowest becomes that: a candidate that just missed the pool loses little for it. Equal
-    scores all become 0.5.
+    not cut: a leg that is sure of a few candidates has them there. Equal scores all become 0.5.
     """
     if not scores:
         return []
     mean = math.fsum(scores) / len(scores)
     deviation = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
-    if deviation <= 1e-12 * max(1.0, abs(mean)):
+    if _all_equal(deviation, mean):
         return [0.5] * len(scores)
-    if lowest is not None:
-        least = min(scores)
-        return [(score - least) / (6 * deviation) + lowest for score in scores]
     return [max(0.0, (score - mean) / (6 * deviation) + 0.5) for score in scores]
+
+
+def scale_by_height(scores: Sequence[float], lowest: float) -> list[float]:
+    """Heights above the lowest score, `HEIGHTS` root mean squares of them as 1, plus `lowest`.
+
+    Every leg's heights have the same norm. A leg that raises few candidates out of the rest raises
+    them high; one whose scores run on evenly, as those of a model that knows nothing of the query
+    do, raises none. A candidate that just missed the pool loses little for it. Equal scores all
+    become 0.5.
+    """
+    if not scores:
+        return []
+    least = min(scores)
+    heights = [score - least for score in scores]
+    height = math.sqrt(math.fsum([one * one for one in heights]) / len(heights))
+    if _all_equal(height, least):
+        return [0.5] * len(scores)
+    return [one / (HEIGHTS * height) + lowest for one in heights]
+
+
+def _all_equal(spread: float, level: float) -> bool:
+    return spread <= 1e-12 * max(1.0, abs(level))
 
 
 def choose_rule(
@@ -157,8 +178,8 @@ def choose_rule(
 ) -> FusionRule:
     """What was asked for, exactly; what nobody set, by what measurement chose (docs/adr/0005).
 
-    The choice is DBSF counted from each leg's lowest candidate, the more to the lexical leg the
-    more it found of what the query asks for.
+    The choice is score fusion by height above each leg's lowest candidate, the more to the lexical
+    leg the more it found of what the query asks for.
     """
     if method == "rrf" or (method is None and (weights or rrf_k)):
         return FusionRule(

@@ -14,6 +14,7 @@ from service.search.fusion import (
     choose_rule,
     fuse,
     scale_by_distribution,
+    scale_by_height,
     single_leg,
 )
 
@@ -90,13 +91,43 @@ def test_dbsf_never_makes_a_candidate_worse_than_an_absent_one() -> None:
     assert min(scale_by_distribution([*[100.0] * 40, 0.0])) == 0.0
 
 
-def test_counted_from_the_lowest_all_keep_their_distances() -> None:
-    scores = [3.0, 2.0, 1.0]
-    sixth = 1 / (6 * math.sqrt(2 / 3))
-    assert scale_by_distribution(scores, 0.06) == pytest.approx(
-        [0.06 + 2 * sixth, 0.06 + sixth, 0.06]
+def test_heights_above_the_lowest_are_divided_by_their_root_mean_square() -> None:
+    quarter = 1 / (4 * math.sqrt(5 / 3))
+    assert scale_by_height([3.0, 2.0, 1.0], 0.06) == pytest.approx(
+        [0.06 + 2 * quarter, 0.06 + quarter, 0.06]
     )
-    assert scale_by_distribution([7.0, 7.0], 0.06) == [0.5, 0.5]
+    assert scale_by_height([7.0, 7.0], 0.06) == [0.5, 0.5]
+    assert scale_by_height([], 0.06) == []
+
+
+def test_a_leg_that_raises_one_candidate_raises_it_higher_than_one_that_runs_on_evenly() -> None:
+    sure = scale_by_height([2.0, *[1.0] * 39], 0.06)
+    even = scale_by_height([2.0 - step / 39 for step in range(40)], 0.06)
+    assert sure[0] == pytest.approx(0.06 + math.sqrt(40) / 4)
+    assert even[0] == pytest.approx(0.06 + 1 / (4 * math.sqrt(79 / 234)))
+    assert sure[0] > 3 * even[0]
+
+
+LEG_SCORES = st.lists(st.integers(-1000, 1000), min_size=2, max_size=60).filter(
+    lambda scores: len(set(scores)) > 1
+)
+
+
+@given(LEG_SCORES, st.sampled_from([0.125, 0.5, 2.0, 64.0]), st.integers(-500, 500))
+def test_heights_do_not_depend_on_the_unit_or_the_zero_of_a_leg(
+    scores: list[int], unit: float, zero: int
+) -> None:
+    moved = scale_by_height([score * unit + zero for score in scores], 0.06)
+    assert moved == pytest.approx(scale_by_height(scores, 0.06))
+
+
+@given(LEG_SCORES)
+def test_heights_keep_the_order_and_have_one_norm_in_every_leg(scores: list[int]) -> None:
+    scaled = scale_by_height(sorted(scores, reverse=True), 0.06)
+    assert scaled == sorted(scaled, reverse=True)
+    assert scaled[-1] == pytest.approx(0.06)
+    squares = math.fsum((one - 0.06) ** 2 for one in scaled) / len(scaled)
+    assert squares == pytest.approx(1 / 16)
 
 
 def test_by_default_a_candidate_that_just_missed_a_pool_loses_little_for_it() -> None:
