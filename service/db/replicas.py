@@ -19,6 +19,7 @@ from service.telemetry import log
 
 PROBE_SECONDS = 0.4
 ANSWER_SECONDS = 1.0
+ACQUIRE_SECONDS = 2.0
 SAMPLES = 4096
 """At one a probe, some twenty minutes: who is further behind is as old as nobody knows."""
 FAILURES = (*LOST_CONNECTION, asyncpg.PostgresError, UnavailableError, TimeoutError)
@@ -41,7 +42,7 @@ class Replica(Database):
     """Sessions on a replica: whatever fails on it may succeed elsewhere."""
 
     def __init__(self, pool: Pool, *, pgbouncer: bool) -> None:
-        super().__init__(pool, pool, acquire_seconds=ANSWER_SECONDS, pgbouncer=pgbouncer)
+        super().__init__(pool, pool, acquire_seconds=ACQUIRE_SECONDS, pgbouncer=pgbouncer)
         self._names = {pool: "replica"}
         self.usable = False
         self._active: set[int] = set()
@@ -70,7 +71,8 @@ class Replica(Database):
             async with super()._acquire(pool) as connection:
                 yield connection
         except (UnavailableError, asyncpg.PostgresError) as error:
-            self.usable = False
+            # Until it is looked at again; a pool that is merely full says nothing of the server.
+            self.usable = isinstance(error.__cause__, TimeoutError)
             raise ReplicaLostError("a replica gave no answer") from error
 
     def cut(self) -> None:
