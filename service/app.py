@@ -35,12 +35,14 @@ from service.api import (
 from service.api.access import provide_collection, provide_principal
 from service.api.access_cache import AccessCache
 from service.api.admission import Gate
+from service.api.attendance import Attended
 from service.api.deadline import Deadline
 from service.api.drain import Drained
 from service.api.head import Headed
 from service.api.languages import Languages
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
+from service.api.refusal import Refused
 from service.api.services import ProviderServices, Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
 from service.db.changes import Changes
@@ -197,7 +199,8 @@ def create_app_for(
         openapi_config=None,
         logging_config=None,
     )
-    app.asgi_handler = Observed(Drained(Headed(app.asgi_handler)))
+    inner = Attended(Headed(app.asgi_handler))
+    app.asgi_handler = Observed(Drained(Refused(inner, app)))
     return app
 
 
@@ -301,6 +304,13 @@ def direct_url(settings: Settings) -> str | None:
     return None if settings.db_pgbouncer else _database_url(settings)
 
 
+def _connections(settings: Settings) -> int:
+    """Statements that can search at the same time, on all servers that do."""
+    urls = settings.database_read_urls
+    servers = len(parse_addresses(urls.get_secret_value())) if urls else 1
+    return settings.db_pool_size * max(1, servers)
+
+
 def _replicas(settings: Settings) -> Replicas | None:
     if settings.database_read_urls is None:
         return None
@@ -340,7 +350,7 @@ def _services(
             rerankers,
             replicas=_replicas(settings),
         ),
-        gate=Gate(settings.max_concurrent_searches or settings.db_pool_size),
+        gate=Gate(settings.max_concurrent_searches or _connections(settings)),
         languages=Languages(database),
         schema_revision=newest_revision(),
         stopped=[],

@@ -1,5 +1,6 @@
 """Every error that crosses a boundary; one class is one HTTP status and one problem type."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -106,6 +107,11 @@ class OverloadedError(BraidError):
     def __init__(self, detail: str, *, retry_after: float) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+    @property
+    def seconds(self) -> int:
+        """What `Retry-After` says: whole seconds."""
+        return max(1, math.ceil(self.retry_after))
 
 
 class UnavailableError(BraidError):

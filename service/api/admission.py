@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from service.errors import OverloadedError
 from service.instruments import SEARCH_LIMIT, SEARCHES
 
-WAIT_SECONDS = 0.25
+WAIT_SECONDS = 0.03
+"""A refusal is worth more the sooner it comes: the client may ask another process."""
 RETRY_AFTER_SECONDS = 1.0
 
 
@@ -37,19 +38,25 @@ class Gate:
             self._active -= 1
             self._places.release()
 
+    @property
+    def full(self) -> bool:
+        """Whether the next caller would be refused at once."""
+        return self._waiting >= self._limit and self._places.locked()
+
     async def _enter(self) -> None:
-        if self._places.locked() and self._waiting >= self._limit:
-            raise self._refusal()
+        if self.full:
+            raise self.refusal()
         self._waiting += 1
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._places.acquire()
         except TimeoutError as error:
-            raise self._refusal() from error
+            raise self.refusal() from error
         finally:
             self._waiting -= 1
 
-    def _refusal(self) -> OverloadedError:
+    def refusal(self) -> OverloadedError:
+        """What a caller is told for whom there is no place."""
         return OverloadedError(
             f"{self._limit} searches are in progress", retry_after=RETRY_AFTER_SECONDS
         )

@@ -1,6 +1,5 @@
 """Every error as `application/problem+json` (RFC 9457)."""
 
-import math
 import traceback
 from collections.abc import Mapping
 from typing import Any, cast
@@ -96,7 +95,7 @@ def answer_known(_request: AnyRequest, error: BraidError) -> Response[Problem]:
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, OverloadedError):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        headers["Retry-After"] = str(error.seconds)
     return _answer(error, headers=headers)
 
 

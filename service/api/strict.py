@@ -1,5 +1,6 @@
 """Strict input: nothing is converted, nothing unknown is passed over, errors name their place."""
 
+import asyncio
 import functools
 import json
 import re
@@ -14,6 +15,7 @@ from service.api.fields import plain_reason
 from service.errors import BraidError, InvalidRequestError, Violation
 
 MAX_BODY_BYTES = 10_000_000
+BODY_SECONDS = 30
 KEEPS_SURROGATES = "keeps_surrogates"
 """Handler option: lone surrogates in the body are left for the handler to treat."""
 
@@ -35,7 +37,10 @@ class StrictRequest(Request[Any, Any, State]):
         """The body as the type that the handler declares; raises `InvalidRequestError`."""
         self._check_content_type()
         try:
-            body = await self.body()
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self.body()
+        except TimeoutError as error:
+            raise InvalidRequestError(f"the body took longer than {BODY_SECONDS} s") from error
         except InternalServerException as error:
             raise InvalidRequestError("the client left before the body was complete") from error
         handler = self.route_handler
