@@ -20,7 +20,7 @@ class Attended:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or not scope["path"].endswith(WATCHED):
+        if scope.get("method") != "POST" or not scope["path"].endswith(WATCHED):
             await self._app(scope, receive, send)
             return
         watch = _Watch(receive, send)

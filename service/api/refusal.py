@@ -23,7 +23,7 @@ class Refused:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse one request."""
-        if scope["type"] == "http" and scope["path"].endswith("/search"):
+        if scope.get("method") == "POST" and scope["path"].endswith("/search"):
             services: Services = self._owner.state.services
             if services.gate.full and _SEARCH.fullmatch(scope["path"]):
                 await _refuse(scope, send, services.gate.refusal())
