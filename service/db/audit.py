@@ -52,6 +52,13 @@ SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
        (array_agg(error ORDER BY id) FILTER (WHERE error IS NOT NULL))[1] AS waiting_for
 FROM braid.jobs WHERE collection_id = $1 AND status IN ('pending', 'processing')
 """
+HEADERS = """
+SELECT (SELECT count(*) FROM braid.chunks WHERE generation_id = $2 AND context_due) AS due,
+    coalesce(sum((usage ->> 'context_cached_tokens')::bigint), 0)::bigint AS cached,
+    coalesce(sum((usage ->> 'context_input_tokens')::bigint
+                 + (usage ->> 'context_cache_write_tokens')::bigint), 0)::bigint AS at_full_price
+FROM braid.jobs WHERE collection_id = $1 AND usage ? 'context_calls'
+"""
 OTHER_GENERATIONS = """
 SELECT g.id, g.state, j.id AS job_id, j.status AS job_status,
        (SELECT count(*) FROM braid.build_failures f WHERE f.generation_id = g.id) AS failures
@@ -133,6 +140,16 @@ class JobState(msgspec.Struct, frozen=True):
     waiting_for: str | None
 
 
+class HeaderState(msgspec.Struct, frozen=True):
+    """Headers that a model writes for chunks."""
+
+    due: int
+    """Chunks that wait for theirs."""
+    cached_tokens: int
+    """Of the prompts of all jobs of the collection."""
+    full_price_tokens: int
+
+
 class Audit(msgspec.Struct, frozen=True):
     """A collection as it stands."""
 
@@ -151,6 +168,7 @@ class Audit(msgspec.Struct, frozen=True):
     """Of the rows now; the generation knows the one that their scores were computed with."""
     jobs: JobState
     generations: list[OtherGeneration]
+    headers: HeaderState
 
 
 async def read_audit(connection: Connection, generation: Generation) -> Audit:
@@ -163,7 +181,9 @@ async def read_audit(connection: Connection, generation: Generation) -> Audit:
     jobs = await connection.fetchrow(JOBS, generation.collection_id)
     others = await connection.fetch(OTHER_GENERATIONS, generation.collection_id)
     vector_index = await connection.fetchrow(VECTOR_INDEX, generation.id, table)
+    headers = await connection.fetchrow(HEADERS, generation.collection_id, generation.id)
     assert jobs is not None
+    assert headers is not None
     if vector_index is None:
         raise NotFoundError("unknown collection")
     return Audit(
@@ -178,6 +198,7 @@ async def read_audit(connection: Connection, generation: Generation) -> Audit:
         average_length=await measured_average_length(connection, generation.id),
         jobs=JobState(*jobs),
         generations=[OtherGeneration(*row) for row in others],
+        headers=HeaderState(*headers),
     )
 
 

@@ -47,6 +47,12 @@ WHERE c.generation_id = $1 AND c.id = new.id AND c.context_due
 TOUCH = """
 UPDATE braid.documents SET version = nextval('braid.document_version_seq') WHERE id = ANY($1)
 """
+# Held: either the job has seen what is due, or whoever asks for it sees that the job is over.
+OPEN_JOB = """
+SELECT id FROM braid.jobs WHERE collection_id = $1 AND kind = 'context'
+  AND status IN ('pending', 'processing') ORDER BY id LIMIT 1 FOR UPDATE
+"""
+HOLD_JOB = "SELECT FROM braid.jobs WHERE id = $1 FOR UPDATE"
 FINISH = """
 UPDATE braid.jobs SET status = 'done', error = NULL, documents = indexed, updated_at = now()
 WHERE id = $1 AND status = 'processing'
@@ -142,6 +148,21 @@ async def touch_documents(connection: Connection, documents: Sequence[int]) -> N
     await connection.execute(TOUCH, documents)
 
 
-async def finish_context_job(connection: Connection, job_id: int) -> None:
-    """End a job that has nothing left to do."""
+async def open_context_job(connection: Connection, collection_id: int) -> int | None:
+    """The job that makes up for headers, which does not end before the transaction does."""
+    job_id: int | None = await connection.fetchval(OPEN_JOB, collection_id)
+    return job_id
+
+
+async def finish_context_job(connection: Connection, job_id: int, generation_id: int) -> bool:
+    """End a job that has nothing left to do; whether that is so."""
+    await connection.execute(HOLD_JOB, job_id)
+    if await any_due(connection, generation_id):
+        return False
+    await connection.execute(FINISH, job_id)
+    return True
+
+
+async def end_context_job(connection: Connection, job_id: int) -> None:
+    """End a job, whatever is left."""
     await connection.execute(FINISH, job_id)

@@ -1,10 +1,11 @@
 """Makes up for headers that could not be had: the chunks are found without them meanwhile."""
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from service.db.analyzers import load_analyzer
 from service.db.contexts import (
@@ -13,7 +14,9 @@ from service.db.contexts import (
     RowContext,
     any_due,
     due_documents,
+    end_context_job,
     finish_context_job,
+    open_context_job,
     rows_of,
     set_contexts,
     touch_documents,
@@ -26,15 +29,20 @@ from service.db.jobs import (
     fail_job,
     insert_job,
     postpone_job,
-    waiting_job,
 )
 from service.db.pool import Database
-from service.db.prepared import forget_prepared, prepared_for
+from service.db.prepared import (
+    Prepared,
+    PreparedByHash,
+    forget_prepared,
+    keep_prepared,
+    prepared_for,
+)
 from service.db.queue import QueuedJob, enqueue
 from service.errors import ProviderError
 from service.indexing.abandon import in_thread
 from service.indexing.context import contextualized
-from service.indexing.embedding import embed_texts
+from service.indexing.embedding import InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated, as_allowed
 from service.indexing.planning import Lexemes, lexemes_of
 from service.indexing.services import IndexingServices
@@ -56,7 +64,7 @@ async def request_headers_if_due(database: Database, generation: Generation) -> 
     async with database.write(team) as connection:
         if not await any_due(connection, generation.id):
             return
-        if await waiting_job(connection, collection, "context") is not None:
+        if await open_context_job(connection, collection) is not None:
             return
         job_id = await insert_job(connection, team, collection, kind="context")
         await enqueue(connection, team, job_id, "context")
@@ -110,9 +118,10 @@ class Backfill:
     async def _end(self, generation: Generation, made: int) -> float | None:
         """Nothing is left, or what is left could not be made this time either."""
         async with self._database.write(self._job.team_id) as connection:
-            left = generation.contextual.by_model and await any_due(connection, generation.id)
-            if not left:
-                await finish_context_job(connection, self._job.job_id)
+            if not generation.contextual.by_model:
+                await end_context_job(connection, self._job.job_id)
+                return None
+            if await finish_context_job(connection, self._job.job_id, generation.id):
                 log.info("headers made up for", job=self._job.job_id)
                 return None
         return GAP_SECONDS if made else await self._wait("the model that writes headers", None)
@@ -137,35 +146,59 @@ class Backfill:
         due = {row.row: row for found in rows.values() for row in found if row.due}
         contexts = {due[row]: context for row, context in _numbered(headers.by_key) if row in due}
         if contexts:
-            vectors = await self._embed(generation, contexts)
+            vectors = await self._embed(generation, contexts, prepared)
             await self._write(generation, documents, contexts, vectors)
         return len(contexts)
 
     async def _embed(
-        self, generation: Generation, contexts: Mapping[DueRow, str | None]
-    ) -> dict[DueRow, Vector]:
+        self,
+        generation: Generation,
+        contexts: Mapping[DueRow, str | None],
+        prepared: PreparedByHash,
+    ) -> dict[DueRow, NDArray[np.float16]]:
         embedder = await self._services.embedders.get(generation)
-        rows = [row for row, context in contexts.items() if row.embedded and context]
-        if embedder is None or not rows:
+        if embedder is None:
             return {}
+        vectors = {}
+        for row, context in contexts.items():
+            made = prepared.get((row.document, row.content_hash))
+            if context and made is not None and made.embedding is not None:
+                vectors[row] = made.embedding
+        rows = [row for row in contexts if row.embedded and contexts[row] and row not in vectors]
         texts = [contextualized(contexts[row], row.text) for row in rows]
-        embeddings = await embed_texts(embedder, texts)
+        try:
+            embeddings = await embed_texts(embedder, texts)
+        except InterruptedEmbeddingError as error:
+            await self._keep(generation, zip(rows, error.embeddings.vectors, strict=True))
+            raise
         async with self._database.write(generation.team_id) as connection:
             spent = JobProgress(usage={"embedding_tokens": embeddings.tokens})
             await add_progress(connection, self._job.job_id, spent)
-        vectors = {}
         for row, vector in zip(rows, embeddings.vectors, strict=True):
             if isinstance(vector, ProviderError):
                 raise vector
-            vectors[row] = vector
+            vectors[row] = vector.astype(np.float16)
         return vectors
+
+    async def _keep(
+        self, generation: Generation, vectors: Iterable[tuple[DueRow, Vector | ProviderError]]
+    ) -> None:
+        """Keep the vectors of an attempt that is interrupted."""
+        made = {
+            (row.document, row.content_hash): Prepared(embedding=vector.astype(np.float16))
+            for row, vector in vectors
+            if not isinstance(vector, ProviderError)
+        }
+        if made:
+            async with self._database.write(generation.team_id) as connection:
+                await keep_prepared(connection, generation, made)
 
     async def _write(
         self,
         generation: Generation,
         documents: Sequence[DueDocument],
         contexts: Mapping[DueRow, str | None],
-        vectors: Mapping[DueRow, Vector],
+        vectors: Mapping[DueRow, NDArray[np.float16]],
     ) -> None:
         async with self._database.write(generation.team_id) as connection:
             analyzer = await load_analyzer(connection, generation)
@@ -189,7 +222,7 @@ class Backfill:
                 RowContext(
                     row.row,
                     context,
-                    vectors[row].astype(np.float16) if row in vectors else None,
+                    vectors.get(row),
                     lexemes[row].exact,
                     lexemes[row].words,
                 )

@@ -54,6 +54,7 @@ def judge(collection: Collection, audit: Audit) -> CollectionHealth:
         _statistics(collection, audit),
         _dead_rows(collection, audit),
         _vectors(collection, audit),
+        _headers(collection, audit),
         _packed_postings(collection, audit),
         _average_length(collection, audit),
         _documents(collection, audit),
@@ -157,6 +158,22 @@ def _vectors(collection: Collection, audit: Audit) -> Check:
     if generation.provider == "none":
         return Check("vectors", "info", detail, facts, _post_documents(collection))
     return Check("vectors", "warning", detail, facts, _reindex(collection))
+
+
+def _headers(collection: Collection, audit: Audit) -> Check:
+    contextual, state = collection.generation.contextual, audit.headers
+    tokens = state.cached_tokens + state.full_price_tokens
+    facts = {
+        "mode": contextual.mode if contextual.enabled else None,
+        "due": state.due,
+        "cache_hit_ratio": round(state.cached_tokens / tokens, 3) if tokens else None,
+    }
+    if not state.due:
+        return Check("headers", "ok", "no chunk waits for its header", facts)
+    detail = "chunks wait for the headers that situate them: they are found without"
+    if audit.jobs.pending or audit.jobs.processing:
+        return Check("headers", "info", detail, facts)
+    return Check("headers", "warning", detail, facts, _reindex(collection))
 
 
 def _packed_postings(collection: Collection, audit: Audit) -> Check:

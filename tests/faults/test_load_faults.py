@@ -11,5 +11,5 @@ async def test_a_load_among_failures_loses_doubles_and_repeats_nothing() -> None
     assert outcome.states == {"ready": 40}
     assert outcome.wrong_documents == []
     assert outcome.missing_headers == 0
-    assert outcome.unexplained == 0
+    assert outcome.unexplained == []
     assert outcome.troubles > 0

@@ -94,7 +94,7 @@ class Outcome:
     embedded_again: int = 0
     headers: int = 0
     headers_again: int = 0
-    unexplained: int = 0
+    unexplained: list[str] = field(default_factory=list)
     """Texts paid for twice although nothing was killed in between."""
 
 
@@ -337,12 +337,13 @@ class Load:
         outcome.embedded_again = outcome.embedded - len(self._embeddings.paid)
         outcome.headers = sum(len(times) for times in self._headers.paid.values())
         outcome.headers_again = outcome.headers - len(self._headers.paid)
-        outcome.unexplained = sum(
-            not any(first <= at + 0.5 and at <= second for at in self._breaks)
+        outcome.unexplained = [
+            f"{text.split('About')[0][:70]!r} after {second - first:.2f} s"
             for server in servers
-            for times in server.paid.values()
+            for text, times in server.paid.items()
             for first, second in pairwise(times)
-        )
+            if not any(first <= at <= second for at in self._breaks)
+        ]
 
     async def _look_at_rows(self, connection: Connection) -> None:
         generations = [one.generation.id for one in self._collections]

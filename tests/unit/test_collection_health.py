@@ -11,6 +11,7 @@ from service.app import openapi
 from service.db.audit import (
     Audit,
     FailedDocument,
+    HeaderState,
     IndexState,
     JobState,
     OtherGeneration,
@@ -44,6 +45,7 @@ WELL = Audit(
     average_length=100.0,
     jobs=JobState(0, 0, None, None, None),
     generations=[],
+    headers=HeaderState(0, 0, 0),
 )
 HNSW = VectorIndex("none", 10_000, 100)
 WITH_HNSW = VectorIndexState("auto", 10_000, 0.995, None, ["chunks_7_hnsw"])
@@ -100,6 +102,8 @@ def test_nothing_wrong_is_ok_everywhere_and_needs_no_fix() -> None:
         ({"dead": 6_000}, "dead_rows", "warning", "VACUUM (ANALYZE) braid.chunks_7"),
         ({"without_vector": 1}, "vectors", "warning", REINDEX),
         ({"without_vector": 1, "provider": "none"}, "vectors", "info", POST),
+        ({"headers": HeaderState(3, 0, 0)}, "headers", "warning", REINDEX),
+        ({"headers": HeaderState(3, 0, 0), "jobs": OPEN}, "headers", "info", None),
         ({"segments": [], "packed_alive": 0}, "packed_postings", "warning", REINDEX),
         ({"fresh": 5_000}, "packed_postings", "warning", REINDEX),
         ({"packed_alive": 5_000}, "packed_postings", "warning", REINDEX),
