@@ -180,6 +180,8 @@ def create_app_for(
     """An app of one role; nothing is opened before its lifespan begins."""
     if settings.database_url is None:
         raise ConfigurationError("BRAID_DATABASE_URL is not set")
+    if role != "search":
+        worker_url(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -311,6 +313,17 @@ def _connections(settings: Settings) -> int:
     return settings.db_pool_size * max(1, servers)
 
 
+def worker_url(settings: Settings) -> str:
+    """Where a worker takes its place at the queue; raises `ConfigurationError`."""
+    direct = direct_url(settings)
+    if direct is None:
+        raise ConfigurationError(
+            "a worker listens, which PgBouncer in transaction mode cannot do: "
+            "set BRAID_DATABASE_DIRECT_URL"
+        )
+    return direct
+
+
 def _replicas(settings: Settings) -> Replicas | None:
     if settings.database_read_urls is None:
         return None
@@ -361,7 +374,7 @@ def _worker(services: Services) -> Worker:
     settings = services.settings
     return Worker(
         services.database,
-        direct_url(settings) or _database_url(settings),
+        worker_url(settings),
         services.embedders,
         contextualizers=Contextualizers(services.providers.accounts),
         concurrency=settings.worker_concurrency,

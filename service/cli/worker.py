@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from service.app import direct_url, local_embedders, provider_services
+from service.app import local_embedders, provider_services, worker_url
 from service.cli.metrics_page import serving_metrics
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
@@ -33,7 +33,7 @@ async def _work(settings: Settings) -> None:
     embedders = local_embedders(settings, outside.accounts)
     worker = Worker(
         database,
-        direct_url(settings) or dsn,
+        worker_url(settings),
         embedders,
         contextualizers=Contextualizers(outside.accounts),
         concurrency=settings.worker_concurrency,
