@@ -35,5 +35,6 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--restarts", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20240607)
+    parser.add_argument("--hangs", action=argparse.BooleanOptionalAction, default=True)
     given = parser.parse_args()
     raise SystemExit(asyncio.run(main(Plan(**vars(given)))))

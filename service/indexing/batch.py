@@ -20,6 +20,7 @@ from service.indexing.embedding import Embeddings, InterruptedEmbeddingError, em
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.payload import unpack
+from service.indexing.persistence import persistently
 from service.indexing.planning import (
     Lexemes,
     UnfitDocumentError,
@@ -307,8 +308,10 @@ class Batch:
 
     async def _write(self, documents: Sequence[WritableDocument], spent: JobProgress) -> int:
         try:
-            written = await write_documents(
-                self._database, self._generation, self._job_id, documents, spent
+            written = await persistently(
+                lambda: write_documents(
+                    self._database, self._generation, self._job_id, documents, spent
+                )
             )
         except RefusedRowsError as error:
             if len(documents) == 1:

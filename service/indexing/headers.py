@@ -9,6 +9,7 @@ from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Database
 from service.db.prepared import Prepared, PreparedByHash, keep_prepared
 from service.errors import ProviderError
+from service.indexing.persistence import persistently
 from service.indexing.services import IndexingServices
 from service.indexing.situating import Situated, Wish, Wishes, situate
 from service.models import Contextual, Generation
@@ -102,10 +103,7 @@ class HeaderStage:
         self, wishes: Sequence[Wishes], places: Mapping[Hashable, tuple[int, bytes]]
     ) -> Situated:
         async def keep(key: Hashable, header: Header) -> None:
-            async with self._database.write(self._generation.team_id) as connection:
-                made = {places[key]: Prepared(context=header.text)}
-                await keep_prepared(connection, self._generation, made)
-                await add_progress(connection, self._job_id, JobProgress(usage=counts(header)))
+            await persistently(lambda: self._keep(places[key], header))
 
         try:
             contextualizer = await self._contextualizers.get(self._generation)
@@ -113,6 +111,12 @@ class HeaderStage:
             keys = [wish.key for one in wishes for wish in one.chunks]
             return Situated(failures=dict.fromkeys(keys, error))
         return await situate(contextualizer, wishes, keep)
+
+    async def _keep(self, place: tuple[int, bytes], header: Header) -> None:
+        made = {place: Prepared(context=header.text)}
+        async with self._database.write(self._generation.team_id) as connection:
+            await keep_prepared(connection, self._generation, made)
+            await add_progress(connection, self._job_id, JobProgress(usage=counts(header)))
 
     async def _count_failures(self, situated: Situated) -> list[str]:
         failures = situated.failures

@@ -4,7 +4,7 @@ from support.load_faults import Plan, loading
 
 
 async def test_a_load_among_failures_loses_doubles_and_repeats_nothing() -> None:
-    plan = Plan(documents=40, with_headers=8, kills=2, restarts=1)
+    plan = Plan(documents=40, with_headers=8, kills=2, restarts=1, hangs=False)
     async with loading(plan) as load:
         outcome = await load.run()
     assert (outcome.kills, outcome.restarts) == (2, 1)

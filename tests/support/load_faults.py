@@ -24,7 +24,7 @@ from support.credentials import LOOPBACK
 from support.embedded_processes import is_gone, postmaster
 from support.fake_anthropic import FakeAnthropic, last_user_text
 from support.fake_embeddings import KEY, FakeVoyage
-from support.fake_http import Answer, Call, Delay, FakeServer, Hang, Trouble, refusal, running
+from support.fake_http import Answer, Call, Cut, Delay, FakeServer, Hang, Trouble, refusal, running
 from support.indexing import TEAM, documents, fetch, make_collection
 
 from service.db.embedded import EmbeddedPostgres
@@ -74,6 +74,8 @@ class Plan:
     """Of the documents, those whose chunks a model situates."""
     kills: int
     restarts: int
+    hangs: bool = True
+    """Whether calls hang until they are given up; otherwise their connections are cut."""
     seed: int = 20240607
 
 
@@ -102,7 +104,7 @@ class Unreliable(FakeServer):
     """Answers a share of its calls with 429, 500 or nothing, and notes what it was paid for."""
 
     chance = random.Random(7)
-    failing = True
+    hangs = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -110,10 +112,11 @@ class Unreliable(FakeServer):
         self.troubled = 0
 
     def next_trouble(self) -> Trouble | None:
-        if not self.failing or self.chance.random() >= TROUBLE_SHARE:
+        if self.chance.random() >= TROUBLE_SHARE:
             return Delay(ANSWER_SECONDS)
         self.troubled += 1
-        kinds: list[Trouble] = [refusal(429, retry_after="0.2"), refusal(500), Hang()]
+        last: Trouble = Hang() if self.hangs else Cut()
+        kinds = [refusal(429, retry_after="0.2"), refusal(500), last]
         return self.chance.choice(kinds)
 
     def respond(self, call: Call) -> Answer:
@@ -194,6 +197,7 @@ class Load:
         self._chance = random.Random(plan.seed)
         self._embeddings = UnreliableEmbeddings()
         self._headers = UnreliableHeaders()
+        self._embeddings.hangs = self._headers.hangs = plan.hangs
         self._worker: subprocess.Popen[bytes] | None = None
         self._breaks: list[float] = []
         self._collections: list[Collection] = []
@@ -338,7 +342,7 @@ class Load:
         outcome.headers = sum(len(times) for times in self._headers.paid.values())
         outcome.headers_again = outcome.headers - len(self._headers.paid)
         outcome.unexplained = [
-            f"{text.split('About')[0][:70]!r} after {second - first:.2f} s"
+            f"{text[:90]!r} after {second - first:.2f} s"
             for server in servers
             for text, times in server.paid.items()
             for first, second in pairwise(times)
