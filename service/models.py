@@ -199,6 +199,11 @@ class StoredChunk(msgspec.Struct, frozen=True):
     title: str | None
     source: str | None
     metadata: Metadata
+    start: int | None
+    """Where it stands in its document's text, in characters; None for a client's chunk."""
+    end: int | None
+    headings: list[str]
+    """What it stands under there, outermost first."""
 
 
 class Condition(msgspec.Struct, frozen=True):

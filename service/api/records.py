@@ -62,6 +62,11 @@ class Record(msgspec.Struct, frozen=True):
     title: str | None
     source: str | None
     metadata: Metadata
+    start: int | None
+    """Where it begins in its document's text, in characters; null for a client's own chunk."""
+    end: int | None
+    headings: list[str]
+    """What it stands under there, outermost first: headings, or definitions of code."""
     vector: list[float] | UnsetType | None = UNSET
     """Only when asked for; null when the record has none."""
 
@@ -169,6 +174,9 @@ def as_record(stored: StoredChunk, vector: list[float] | UnsetType | None = UNSE
         title=stored.title,
         source=stored.source,
         metadata=stored.metadata,
+        start=stored.start,
+        end=stored.end,
+        headings=stored.headings,
         vector=vector,
     )
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from service.db.chunks import TitleLexemes, refusals_named
+from service.db.chunks import TitleLexemes, as_column, refusals_named
+from service.db.hydrate import from_column
 from service.db.pool import Connection
 from service.db.prepared import PreparedByHash, as_prepared
 from service.models import Generation, RecordType
@@ -19,7 +20,7 @@ WHERE id = ANY($1) ORDER BY version
 """
 ROWS = """
 SELECT document_id, id, type, chunk_id, position, text, context, context_due,
-    start_offset, end_offset, own_vector OR ($3 AND embedding IS NOT NULL) AS own_vector,
+    start_offset, end_offset, headings, own_vector OR ($3 AND embedding IS NOT NULL) AS own_vector,
     embedding IS NOT NULL AS embedded,
     CASE WHEN own_vector OR $3 THEN embedding END AS embedding
 FROM braid.chunks WHERE generation_id = $1 AND document_id = ANY($2)
@@ -34,19 +35,19 @@ REMOVE = "DELETE FROM braid.chunks WHERE generation_id = $1 AND document_id = AN
 # Title, source and metadata are those of the row at this moment: a patch needs no new version.
 ADD = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-    title, source, metadata, text, context, context_due, start_offset, end_offset, content_hash,
-    embedding, own_vector, tsv, length, bm25)
+    title, source, metadata, text, context, context_due, start_offset, end_offset, headings,
+    content_hash, embedding, own_vector, tsv, length, bm25)
 SELECT $1, old.team_id, old.document_id, old.type, new.chunk_id, old.doc_id, new.position,
     old.title, old.source, old.metadata, new.text, new.context, new.context_due,
-    new.start_offset, new.end_offset, new.content_hash,
+    new.start_offset, new.end_offset, new.headings, new.content_hash,
     coalesce(new.embedding, donor.embedding), new.own_vector,
     lexemes.tsv, counted.length, braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::text[],
             $13::int[], $14::int[], $15::bytea[], $16::halfvec[], $17::boolean[], $18::text[],
-            $19::text[], $20::text[], $21::text[], $22::boolean[]) WITH ORDINALITY
+            $19::text[], $20::text[], $21::text[], $22::boolean[], $23::text[]) WITH ORDINALITY
     AS new (like_row, vector_row, chunk_id, position, text, context, start_offset, end_offset,
             content_hash, embedding, own_vector, exact, words, title_exact, title_words,
-            context_due, nth)
+            context_due, headings, nth)
 JOIN braid.chunks old ON old.generation_id = $2 AND old.id = new.like_row
 LEFT JOIN braid.chunks donor ON donor.generation_id = $2 AND donor.id = new.vector_row
 CROSS JOIN LATERAL (
@@ -83,6 +84,7 @@ class SourceRow(msgspec.Struct, frozen=True):
     """The header could not be made yet."""
     start: int | None
     end: int | None
+    headings: Sequence[str]
     own_vector: bool
     embedded: bool
     vector: NDArray[np.float16] | None
@@ -101,6 +103,7 @@ class CarriedChunk(msgspec.Struct, frozen=True):
     context: str | None
     start: int | None
     end: int | None
+    headings: Sequence[str]
     own_vector: bool
     content_hash: bytes
 
@@ -181,6 +184,7 @@ async def replace_rows(
             [row.title.exact for row in rows],
             [row.title.words for row in rows],
             [row.context_due for row in rows],
+            [as_column(chunk.headings) for chunk in chunks],
         )
 
 
@@ -196,6 +200,7 @@ def _as_source_row(row: asyncpg.Record) -> SourceRow:
         context_due=row["context_due"],
         start=row["start_offset"],
         end=row["end_offset"],
+        headings=from_column(row["headings"]),
         own_vector=row["own_vector"],
         embedded=row["embedded"],
         vector=None if vector is None else np.asarray(vector.to_numpy(), np.float16),

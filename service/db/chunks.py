@@ -30,31 +30,32 @@ UPDATE braid.chunks SET chunk_id = chr(1) || id WHERE generation_id = $1 AND id 
 KEEP = """
 UPDATE braid.chunks c SET chunk_id = new.chunk_id, position = new.position, title = new.title,
     source = new.source, metadata = new.metadata,
-    start_offset = new.start_offset, end_offset = new.end_offset
+    start_offset = new.start_offset, end_offset = new.end_offset, headings = new.headings
 FROM unnest($2::bigint[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::int[],
-            $9::int[])
-    AS new (id, chunk_id, position, title, source, metadata, start_offset, end_offset)
+            $9::int[], $10::text[])
+    AS new (id, chunk_id, position, title, source, metadata, start_offset, end_offset, headings)
 WHERE c.generation_id = $1 AND c.id = new.id
-  AND (c.chunk_id, c.position, c.title, c.source, c.metadata, c.start_offset, c.end_offset)
+  AND (c.chunk_id, c.position, c.title, c.source, c.metadata, c.start_offset, c.end_offset,
+       c.headings)
       IS DISTINCT FROM (new.chunk_id, new.position, new.title, new.source, new.metadata,
-                        new.start_offset, new.end_offset)
+                        new.start_offset, new.end_offset, new.headings)
 """
 
 ADD = """
 INSERT INTO braid.chunks (generation_id, team_id, document_id, type, chunk_id, doc_id, position,
-    title, source, metadata, text, context, context_due, start_offset, end_offset, content_hash,
-    embedding, own_vector, tsv, length, bm25)
+    title, source, metadata, text, context, context_due, start_offset, end_offset, headings,
+    content_hash, embedding, own_vector, tsv, length, bm25)
 SELECT $1, $2, new.document_id, new.type, new.chunk_id, new.doc_id, new.position, new.title,
     new.source, new.metadata, new.text, new.context, new.context_due, new.start_offset,
-    new.end_offset, new.content_hash, new.embedding, new.own_vector, lexemes.tsv, counted.length,
-    braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
+    new.end_offset, new.headings, new.content_hash, new.embedding, new.own_vector, lexemes.tsv,
+    counted.length, braid.bm25_document(lexemes.tsv, counted.length, $4, $5, $6)
 FROM unnest($7::bigint[], $8::text[], $9::text[], $10::text[], $11::int[], $12::text[],
             $13::text[], $14::jsonb[], $15::text[], $16::int[], $17::int[], $18::bytea[],
             $19::halfvec[], $20::boolean[], $21::text[], $22::text[], $23::text[], $24::text[],
-            $25::text[], $26::boolean[])
+            $25::text[], $26::boolean[], $27::text[])
     AS new (document_id, type, chunk_id, doc_id, position, title, source, metadata, text,
             start_offset, end_offset, content_hash, embedding, own_vector, exact, words,
-            title_exact, title_words, context, context_due)
+            title_exact, title_words, context, context_due, headings)
 CROSS JOIN LATERAL (
     SELECT new.exact::tsvector || to_tsvector($3::text::regconfig, new.words)
         || setweight(new.title_exact::tsvector
@@ -147,6 +148,13 @@ class Placement(msgspec.Struct, frozen=True):
     start: int | None
     end: int | None
     """Offsets of a raw chunk in its document's text, in characters."""
+    headings: Sequence[str] = ()
+    """What it stands under in the document, outermost first."""
+
+
+def as_column(headings: Sequence[str]) -> str | None:
+    """Headings, which have no line ends, as the column has them."""
+    return "\n".join(headings) or None
 
 
 class TitleLexemes(msgspec.Struct, frozen=True):
@@ -224,6 +232,7 @@ async def keep_rows(
         [as_json(placed.metadata) for placed in placements],
         [placed.start for placed in placements],
         [placed.end for placed in placements],
+        [as_column(placed.headings) for placed in placements],
     )
 
 
@@ -261,6 +270,7 @@ async def add_rows(
             [row.title.words for row in rows],
             [row.context for row in rows],
             [row.context_due for row in rows],
+            [as_column(placed.headings) for placed in placements],
         )
 
 

@@ -11,7 +11,10 @@ from service.db.lexical import sparse_weights
 from service.db.pool import Connection
 from service.models import Metadata, RecordType, StoredChunk, Vector
 
-COLUMNS = "id, chunk_id, doc_id, type, position, text, context, title, source, metadata"
+COLUMNS = (
+    "id, chunk_id, doc_id, type, position, text, context, title, source, metadata,"
+    " start_offset, end_offset, headings"
+)
 
 HYDRATE = f"SELECT {COLUMNS} FROM braid.searchable WHERE generation_id = $1 AND id = ANY($2)"
 
@@ -161,6 +164,11 @@ def _siblings(wanted: Surroundings, hits: int, arguments: list[Any]) -> str:
     """
 
 
+def from_column(headings: str | None) -> list[str]:
+    """Headings, outermost first, as the column has them."""
+    return headings.split("\n") if headings else []
+
+
 def as_chunk(row: asyncpg.Record) -> StoredChunk:
     """A row of `COLUMNS` as the client's view of it."""
     kind: RecordType = row["type"]
@@ -175,4 +183,7 @@ def as_chunk(row: asyncpg.Record) -> StoredChunk:
         title=row["title"],
         source=row["source"],
         metadata=msgspec.json.decode(row["metadata"]),
+        start=row["start_offset"],
+        end=row["end_offset"],
+        headings=from_column(row["headings"]),
     )

@@ -8,6 +8,7 @@ from service.db.carry import CarriedChunk, SourceDocument, SourceRow
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import iter_chunks
 from service.indexing.context import Headings, contextualized, embedded_text, recipe
+from service.indexing.headings import Outline
 from service.indexing.planning import Hashes, UnfitDocumentError
 from service.indexing.splitting import Chunking
 from service.models import Contextual, Generation, RecordType
@@ -89,7 +90,7 @@ def plan_carried(
     Raises `UnfitDocumentError` when one of them cannot exist there.
     """
     pieces, change = None, rules.change
-    headings = Headings(document.text, document.title, document.source or document.doc_id)
+    headings = Headings(document.title, document.source or document.doc_id)
     if change.resplit and document.text is not None:
         pieces = _resplit(document, document.text, rows, rules.chunking, checkpoint)
     kept = [row for row in rows if pieces is None or not _is_raw(row)]
@@ -106,6 +107,7 @@ class _Piece(msgspec.Struct, frozen=True):
     text: str
     start: int
     end: int
+    headings: Sequence[str]
 
 
 def _is_raw(row: SourceRow) -> bool:
@@ -134,11 +136,13 @@ def _resplit(
 def _pieces(
     document: SourceDocument, text: str, chunking: Chunking, checkpoint: Checkpoint
 ) -> Iterator[_Piece]:
-    chunks = iter_chunks(text, chunking, name=document.source or document.doc_id)
-    for ordinal, chunk in enumerate(chunks):
+    name = document.source or document.doc_id
+    outline = Outline(text, name)
+    for ordinal, chunk in enumerate(iter_chunks(text, chunking, name=name)):
         checkpoint()
         chunk_id = f"{document.doc_id}::{ordinal}"
-        yield _Piece(chunk_id, ordinal, chunk.text, chunk.start, chunk.end)
+        above = outline.path(chunk.start, chunk.end)
+        yield _Piece(chunk_id, ordinal, chunk.text, chunk.start, chunk.end, above)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -152,7 +156,7 @@ def _header(
     """The header of a chunk in the new generation; `row` had the same text in the old one."""
     contextual = rules.hashes.contextual
     if contextual.enabled and not contextual.by_model:
-        return _Header(headings.of(piece.text, piece.start, piece.end) if piece.text else None)
+        return _Header(headings.of(piece.text, piece.headings) if piece.text else None)
     if row is not None and rules.change.same_headers:
         return _Header(row.context, row.context_due)
     return _Header(None, situate=contextual.by_model and bool(piece.text))
@@ -180,6 +184,7 @@ def _carry(row: SourceRow, rules: Rules, headings: Headings) -> CarriedRecord:
         situate=header.situate,
         start=row.start,
         end=row.end,
+        headings=row.headings,
         own_vector=given,
         content_hash=rules.hashes.of_chunk(row.text, header.context, vector)
         if row.type == "chunk"
@@ -214,6 +219,7 @@ def _place(
         situate=header.situate,
         start=piece.start,
         end=piece.end,
+        headings=piece.headings,
         own_vector=False,
         content_hash=rules.hashes.of_chunk(piece.text, header.context),
         to_embed=rules.change.embeds and not keeps_vector,

@@ -1,7 +1,9 @@
 """What is indexed of a chunk: its text, under the header that situates it. Pure."""
 
+from collections.abc import Sequence
+
 from service.indexing.code import is_code
-from service.indexing.headings import Outline, heading_context
+from service.indexing.headings import heading_context
 from service.models import Contextual
 
 
@@ -25,15 +27,12 @@ def recipe(contextual: Contextual) -> tuple[str, str | None, int] | None:
 class Headings:
     """Headers that need no model, for the chunks of one document."""
 
-    def __init__(self, text: str | None, title: str | None, name: str) -> None:
-        self._outline = Outline(text or "", name)
+    def __init__(self, title: str | None, name: str) -> None:
         self._head = title or (name if is_code(name) else None)
 
-    def of(self, text: str, start: int | None = None, end: int | None = None) -> str | None:
-        """The header of a chunk, by its place in the document's text if it was split from it."""
-        within = start is not None and end is not None
-        path = self._outline.path(start or 0, end or 0) if within else ()
-        return heading_context(self._head, path, text)
+    def of(self, text: str, above: Sequence[str]) -> str | None:
+        """The header of a chunk, by what it stands under in the document."""
+        return heading_context(self._head, above, text)
 
 
 def window_start(length: int, window: int, start: int, end: int) -> int:

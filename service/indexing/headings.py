@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from service.indexing.code import Definition, definitions
@@ -42,7 +42,7 @@ class Outline:
         return self._paths[found - 1] if found else ()
 
 
-def heading_context(title: str | None, path: Path, text: str) -> str | None:
+def heading_context(title: str | None, path: Sequence[str], text: str) -> str | None:
     """The header of a chunk: title and headings, but for those that the chunk begins with."""
     parts = [part for part in (_short(title or ""), *path) if part]
     # A title that is also the first heading is said once.

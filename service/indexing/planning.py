@@ -8,6 +8,7 @@ from service.db.chunks import TitleLexemes
 from service.indexing.abandon import Checkpoint
 from service.indexing.chunking import iter_chunks
 from service.indexing.context import Headings, contextualized, recipe
+from service.indexing.headings import Outline
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.indexing.splitting import Chunking
@@ -109,7 +110,9 @@ def _raw_chunks(
     records: list[PlannedRecord] = []
     if document.text is None:
         return records
-    for chunk in iter_chunks(document.text, chunking, name=document.source or doc_id):
+    name = document.source or doc_id
+    outline = Outline(document.text, name)
+    for chunk in iter_chunks(document.text, chunking, name=name):
         checkpoint()
         ordinal = len(records)
         record = PlannedRecord(
@@ -120,6 +123,7 @@ def _raw_chunks(
             position=ordinal,
             start=chunk.start,
             end=chunk.end,
+            headings=outline.path(chunk.start, chunk.end),
         )
         records.append(record)
     return records
@@ -132,12 +136,12 @@ def _situated(
     contextual = hashes.contextual
     headings = None
     if contextual.enabled and not contextual.by_model:
-        headings = Headings(document.text, document.title, document.source or doc_id)
+        headings = Headings(document.title, document.source or doc_id)
     situated = []
     for record in records:
         context = None
         if headings is not None and record.text:
-            context = headings.of(record.text, record.start, record.end)
+            context = headings.of(record.text, record.headings)
         vector = None if record.vector is None else record.vector.tobytes()
         situated.append(
             msgspec.structs.replace(

@@ -27,6 +27,8 @@ class PlannedRecord(msgspec.Struct, frozen=True):
     """The chunk's own."""
     start: int | None = None
     end: int | None = None
+    headings: Sequence[str] = ()
+    """What it stands under in the document, outermost first."""
     vector: NDArray[np.float16] | None = None
     """Given by the client."""
     context: str | None = None

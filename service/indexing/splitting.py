@@ -54,7 +54,7 @@ def plain(text: str, start: int, stop: int, chunking: Chunking) -> Iterator[Chun
 def markdown(text: str, start: int, stop: int, chunking: Chunking) -> Iterator[Chunk]:
     """Chunks of a part of a Markdown text that begins outside of code blocks."""
     chunks = _advancing(_blocks(text, start, stop, chunking))
-    return _with_headings_attached(chunks, text, chunking)
+    return _advancing(_with_headings_attached(chunks, text, chunking))
 
 
 def _advancing(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

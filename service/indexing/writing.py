@@ -155,6 +155,7 @@ class _Change(msgspec.Struct, frozen=True):
             metadata={**shared.metadata, **(record.metadata or {})},
             start=record.start,
             end=record.end,
+            headings=record.headings,
         )
 
 

@@ -131,6 +131,9 @@ def _hit(
         title=stored.title,
         source=stored.source,
         metadata=stored.metadata,
+        start=stored.start,
+        end=stored.end,
+        headings=stored.headings,
         score=fused.score,
         rerank_score=fused.rerank.score if fused.rerank else msgspec.UNSET,
         explain=explanation,
@@ -270,4 +273,7 @@ def _record(chunk: StoredChunk) -> Record:
         text=chunk.text,
         context=chunk.context,
         metadata=chunk.metadata,
+        start=chunk.start,
+        end=chunk.end,
+        headings=chunk.headings,
     )

@@ -46,6 +46,9 @@ class Record(msgspec.Struct, frozen=True):
     text: str
     context: str | None
     metadata: Metadata
+    start: int | None
+    end: int | None
+    headings: list[str]
 
 
 class Expansion(msgspec.Struct, frozen=True):
@@ -75,6 +78,11 @@ class Hit(msgspec.Struct, frozen=True):
     title: str | None
     source: str | None
     metadata: Metadata
+    start: int | None
+    """Where it begins in its document's text, in characters; null for a client's own chunk."""
+    end: int | None
+    headings: list[str]
+    """What it stands under there, outermost first: headings, or definitions of code."""
     score: float
     rerank_score: float | msgspec.UnsetType = msgspec.UNSET
     """What the reranker gave, where it ranked the hit."""

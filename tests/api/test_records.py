@@ -82,6 +82,9 @@ async def test_records_come_by_document_as_they_were_accepted(client: httpx.Asyn
         "title": "title of a",
         "source": None,
         "metadata": {"n": 2, "src": "wiki"},
+        "start": None,
+        "end": None,
+        "headings": [],
     }
 
 

@@ -98,6 +98,7 @@ table_texts = st.lists(
 @given(text=table_texts, size=st.integers(24, 90), overlap=st.integers(0, 12))
 @example(text=HEADER * 3, size=30, overlap=0)
 @example(text="|a|\n|-|\n", size=24, overlap=0)
+@example(text="# h\n# h\n| a | b |\n|x|\n\n|x|\n|x|\n|---|\n", size=24, overlap=3)
 def test_all_text_with_tables_is_in_some_chunk_within_the_limit(
     text: str, size: int, overlap: int
 ) -> None:

@@ -18,6 +18,9 @@ HIT = {
     "title": "Keys",
     "source": None,
     "metadata": {},
+    "start": 0,
+    "end": 40,
+    "headings": ["Keys"],
     "score": 0.015812,
     "explain": {
         "dense": {"rank": 4, "score": 0.71, "contribution": 0.0109},
@@ -89,6 +92,9 @@ def test_documents_stand_above_their_chunks():
         "title": "Keys",
         "source": None,
         "metadata": {},
+        "start": 0,
+        "end": 40,
+        "headings": ["Keys"],
         "chunks": [HIT],
         "matched_chunk_ids": ["guide::3"],
     }
