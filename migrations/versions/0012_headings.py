@@ -1,13 +1,13 @@
 """what each chunk stands under in its document, outermost heading first, one a line.
 
-Revision ID: 0011
-Revises: 0010
+Revision ID: 0012
+Revises: 0011
 """
 
 from service.db.migrate import execute_script
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 VIEW = """
 CREATE OR REPLACE VIEW braid.searchable AS
