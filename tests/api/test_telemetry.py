@@ -7,16 +7,12 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-import asyncpg
-import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.api import ROOT
-from support.exercised import PARENT, PLANTED, PRICE, SETTINGS, TRACE, exercise
-from support.fake_embeddings import FakeVoyage
-from support.fake_http import Call, running
+from support.exercised import PARENT, PLANTED, PRICE, TRACE, exercised
+from support.fake_http import Call
 from support.otlp_receiver import Received, attributes, receiving
-from support.served import served, stop
+from support.served import stop
 
 from service.db.embedded import EmbeddedPostgres
 
@@ -33,23 +29,12 @@ class Left(NamedTuple):
 
 @pytest.fixture(scope="module")
 async def left(server: EmbeddedPostgres, template: str) -> AsyncIterator[Left]:
-    """The service is used and stopped; its database and all names are its own."""
-    connection = await asyncpg.connect(server.dsn())
-    await connection.execute(f"CREATE DATABASE telemetry TEMPLATE {template}")
-    await connection.close()
-    voyage = FakeVoyage()
-    with (
-        receiving() as received,
-        served(server.dsn("telemetry"), otlp_endpoint=received.url, **SETTINGS) as service,
-    ):
-        async with (
-            running(voyage),
-            httpx.AsyncClient(base_url=service.url, headers=ROOT, timeout=60) as client,
-        ):
-            answer = await exercise(client, voyage)
-            metrics = (await client.get("/metrics", headers={"X-API-Key": ""})).text
-        log = await asyncio.to_thread(stop, service)
-        yield Left(received, metrics, log, answer, voyage.calls)
+    """The service is used and stopped."""
+    with receiving() as received:
+        async with exercised(server, template, "telemetry", otlp_endpoint=received.url) as used:
+            metrics = (await used.client.get("/metrics", headers={"X-API-Key": ""})).text
+            log = await asyncio.to_thread(stop, used.service)
+            yield Left(received, metrics, log, used.answer, used.provider_calls)
 
 
 def search_trace(left: Left) -> dict[str, Span]:

@@ -1,12 +1,18 @@
 """Puts a service through all that is measured, with names and texts that must not leave it."""
 
-from typing import Any
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
+import asyncpg
 import httpx
-from support.api import ROOT_KEY
+from support.api import ROOT, ROOT_KEY
 from support.credentials import LOOPBACK, SECRET_KEY
 from support.fake_embeddings import KEY, FakeVoyage
-from support.fake_http import refusal
+from support.fake_http import Call, refusal, running
+from support.served import Served, served
+
+from service.db.embedded import EmbeddedPostgres
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -24,7 +30,35 @@ MOST_FAILURES = 10
 QUESTION: dict[str, Any] = {"query": {"text": f"{QUERY} {TEXT}"}, "expand": {"neighbours": 1}}
 
 
-async def exercise(client: httpx.AsyncClient, voyage: FakeVoyage) -> dict[str, Any]:
+class Exercised(NamedTuple):
+    """A service that runs, and what it was asked."""
+
+    service: Served
+    client: httpx.AsyncClient
+    answer: dict[str, Any]
+    """To the search that has the trace `TRACE`."""
+    provider_calls: list[Call]
+
+
+@contextlib.asynccontextmanager
+async def exercised(
+    server: EmbeddedPostgres, template: str, name: str, **settings: str
+) -> AsyncIterator[Exercised]:
+    """A service on a new database `name`, put through all and still running."""
+    connection = await asyncpg.connect(server.dsn())
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    await connection.close()
+    voyage = FakeVoyage()
+    with served(server.dsn(name), **SETTINGS, **settings) as service:
+        async with (
+            running(voyage),
+            httpx.AsyncClient(base_url=service.url, headers=ROOT, timeout=60) as client,
+        ):
+            answer = await _exercise(client, voyage)
+            yield Exercised(service, client, answer, voyage.calls)
+
+
+async def _exercise(client: httpx.AsyncClient, voyage: FakeVoyage) -> dict[str, Any]:
     """Index and search, well and badly; the answer to the search that has the trace `TRACE`."""
     (await client.post("/v1/teams", json={"name": TEAM})).raise_for_status()
     client.headers["X-Team"] = TEAM
