@@ -48,6 +48,8 @@ CALL_SECONDS = 1.5
 """A call that hangs is given up after this."""
 ANSWER_SECONDS = 0.03
 LEASE_SECONDS = 1.0
+IN_FLIGHT_SECONDS = 0.5
+"""Calls of a worker that was just killed may still be answered."""
 JOB_DOCUMENTS = 20
 REPLACED_SHARE = 0.15
 """Of the documents that are sent twice, in two versions."""
@@ -346,7 +348,7 @@ class Load:
             for server in servers
             for text, times in server.paid.items()
             for first, second in pairwise(times)
-            if not any(first <= at <= second for at in self._breaks)
+            if not any(first <= at + IN_FLIGHT_SECONDS and at <= second for at in self._breaks)
         ]
 
     async def _look_at_rows(self, connection: Connection) -> None:
