@@ -201,8 +201,8 @@ def create_app_for(
         openapi_config=None,
         logging_config=None,
     )
-    inner = Attended(Headed(app.asgi_handler))
-    app.asgi_handler = Observed(Drained(Refused(inner, app)))
+    observed = Observed(Drained(Attended(Headed(app.asgi_handler))))
+    app.asgi_handler = Refused(observed, app)
     return app
 
 

@@ -13,11 +13,12 @@ RETRY_AFTER_SECONDS = 1.0
 
 
 class Gate:
-    """Lets `limit` callers in; as many again may wait `WAIT_SECONDS` for a place."""
+    """Lets `limit` callers in; half as many may wait `WAIT_SECONDS` for a place."""
 
     def __init__(self, limit: int) -> None:
         self._places = asyncio.Semaphore(limit)
         self._limit = limit
+        self._queue = max(1, limit // 2)
         self._active = 0
         self._waiting = 0
 
@@ -41,7 +42,7 @@ class Gate:
     @property
     def full(self) -> bool:
         """Whether the next caller would be refused at once."""
-        return self._waiting >= self._limit and self._places.locked()
+        return self._waiting >= self._queue and self._places.locked()
 
     async def _enter(self) -> None:
         if self.full:

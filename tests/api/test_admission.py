@@ -9,11 +9,11 @@ from service.api.admission import Gate
 from service.errors import OverloadedError
 
 
-async def test_a_full_gate_lets_as_many_wait_and_refuses_the_next(
+async def test_a_full_gate_lets_half_as_many_wait_and_refuses_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.api.admission.WAIT_SECONDS", 60)
-    gate = Gate(2)
+    gate = Gate(4)
     leave = asyncio.Event()
     inside = 0
 
@@ -23,16 +23,16 @@ async def test_a_full_gate_lets_as_many_wait_and_refuses_the_next(
             inside += 1
             await leave.wait()
 
-    callers = [asyncio.create_task(caller()) for _ in range(4)]
+    callers = [asyncio.create_task(caller()) for _ in range(6)]
     for _ in range(3):
         await asyncio.sleep(0)
-    assert inside == 2
+    assert inside == 4
     with pytest.raises(OverloadedError):
         async with gate.place():
             pass
     leave.set()
     await asyncio.gather(*callers)
-    assert inside == 4
+    assert inside == 6
     async with gate.place():
         pass
 
