@@ -39,8 +39,7 @@ class RemoteContextualizer:
                 "POST", self._kind.path, body, purpose="index", seconds=CALL_SECONDS
             )
         header = self._kind.header(answer)
-        for kind, tokens in msgspec.structs.asdict(header.usage).items():
-            self._account.count(kind, tokens)
+        _count(self._account, header)
         return cleaned(header)
 
 
@@ -70,6 +69,8 @@ class RemoteBatches:
         """The headers by the ids of their passages; raises `ProviderError`."""
         answer = await self._call("GET", self._at(batch) + "/results")
         found = await asyncio.to_thread(self._kind.batch_headers, answer)
+        for header in found.values():
+            _count(self._account, header)
         return {name: cleaned(header) for name, header in found.items()}
 
     def _at(self, batch: str) -> str:
@@ -111,6 +112,11 @@ class Contextualizers:
 async def check_contextualizer(accounts: Accounts, team_id: int, provider: str) -> None:
     """Raise `ProviderError` for a provider that is not registered or writes no headers."""
     contextualizing((await accounts.find(team_id, provider)).credential.kind)
+
+
+def _count(account: Account, header: Header) -> None:
+    for kind, tokens in msgspec.structs.asdict(header.usage).items():
+        account.count(kind, tokens)
 
 
 def cleaned(header: Header) -> Header:
