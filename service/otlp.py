@@ -24,7 +24,7 @@ from service import __version__
 from service.metrics import Instrument, Point, read_all
 
 INTERVAL_SECONDS = 15.0
-EXPORT_SECONDS = 3.0
+EXPORT_SECONDS = 2.0
 """A collector that does not answer in time holds up the end of a process at most this long."""
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -152,6 +153,22 @@ def _add_trace_ids(
     return event
 
 
+class JsonLines(logging.Formatter):
+    """What libraries and the server log, in the form of all other lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON; without a traceback, which may quote values."""
+        event: structlog.typing.EventDict = {
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            event["error"] = record.exc_info[0].__name__
+        return msgspec.json.encode(_add_trace_ids(None, "", event)).decode()
+
+
 def _configure_logs(level: str) -> None:
     structlog.configure(
         processors=[
@@ -171,4 +188,6 @@ def _configure_logs(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
     )
     # Libraries log through the standard module: warnings only, in the same form.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stdout, force=True)
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[lines], force=True)

@@ -1,24 +1,22 @@
 """The HTTP server: granian with one worker process that never outlives its owner."""
 
 import errno
-import logging
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import threading
-from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Literal
 
-import msgspec
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.log import LogLevels
 
 from service.cli.console import CommandError, complain
 from service.errors import ConfigurationError
+from service.telemetry import JsonLines
 
 Role = Literal["search", "index", "all"]
 
@@ -30,24 +28,10 @@ FACTORIES: dict[Role, str] = {
 STOP_SECONDS = 15
 
 
-class JsonFormatter(logging.Formatter):
-    """The server's own complaints in the form of all other log lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON."""
-        event = {
-            "event": record.getMessage(),
-            "logger": record.name,
-            "level": record.levelname.lower(),
-            "timestamp": datetime.fromtimestamp(record.created, UTC),
-        }
-        return msgspec.json.encode(event).decode()
-
-
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"json": {"()": JsonFormatter}},
+    "formatters": {"json": {"()": JsonLines}},
     "handlers": {
         "out": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stdout"}
     },

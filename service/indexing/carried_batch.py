@@ -50,9 +50,10 @@ from service.indexing.mishaps import error_site
 from service.indexing.planning import Hashes, Lexemes, UnfitDocumentError, lexemes_of, title_lexemes
 from service.indexing.services import IndexingServices
 from service.indexing.splitting import Chunking
+from service.instruments import INDEXING_STAGE_DURATION
 from service.models import Generation, Vector
 from service.providers.base import Embedder
-from service.telemetry import log
+from service.telemetry import log, stage
 from service.text import Analyzer
 
 _Key: TypeAlias = tuple[int, int]
@@ -129,7 +130,8 @@ class CarriedBatch:
         if not self._failures:
             carried = await self._make(await self._read())
         try:
-            await self._write(self._due, carried)
+            with stage("write", INDEXING_STAGE_DURATION):
+                await self._write(self._due, carried)
         except RefusedRowsError:
             for document in self._due:
                 await self._write_alone(document, carried)
@@ -157,10 +159,13 @@ class CarriedBatch:
 
     async def _make(self, source: _Source) -> dict[int, _Carried]:
         embedder = await self._embedders.get(self._generation)
-        chunking = chunking_of(self._generation, embedder)
-        planned = await in_thread(lambda checkpoint: self._plan(source, chunking, checkpoint))
-        due = await self._situate(planned, source)
-        vectors = await self._embed(planned, source, embedder, due)
+        with stage("chunk", INDEXING_STAGE_DURATION):
+            chunking = chunking_of(self._generation, embedder)
+            planned = await in_thread(lambda checkpoint: self._plan(source, chunking, checkpoint))
+        with stage("context", INDEXING_STAGE_DURATION):
+            due = await self._situate(planned, source)
+        with stage("embed", INDEXING_STAGE_DURATION):
+            vectors = await self._embed(planned, source, embedder, due)
         planned = [one for one in planned if one.document.id not in self._failures]
         lexemes = await in_thread(
             lambda checkpoint: self._lexemes(planned, source.analyzer, checkpoint)

@@ -36,10 +36,12 @@ async def test_a_probe_may_ask_for_the_head_alone(app: Litestar, path: str) -> N
 async def test_each_role_serves_health_and_its_own_routes(dsn: str) -> None:
     async with serving(dsn, "search") as app, client_of(app) as client:
         assert (await client.get("/readyz")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/v1/collections")).status_code == 200
         problem(await client.post("/v1/collections", json={"name": "docs"}), 405)
     async with serving(dsn, "index") as app, client_of(app) as client:
         assert (await client.get("/readyz")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
         await new_collection(client, "docs")
         problem(await client.post("/v1/collections/docs/search", json={}), 404)
 
