@@ -18,6 +18,10 @@ PREPARED = """
 SELECT document_id, content_hash, context, embedding FROM braid.prepared
 WHERE generation_id = $1 AND document_id = ANY($2)
 """
+VECTORS_OF = """
+SELECT document_id, text, embedding FROM braid.chunks
+WHERE generation_id = $1 AND id = ANY($2) AND embedding IS NOT NULL AND NOT own_vector
+"""
 # A document that was deleted meanwhile, or a generation that was dropped, needs nothing any more.
 KEEP = """
 INSERT INTO braid.prepared AS p
@@ -53,6 +57,16 @@ async def prepared_for(
     return {
         (row["document_id"], row["content_hash"]): as_prepared(row)
         for row in await connection.fetch(PREPARED, generation_id, documents)
+    }
+
+
+async def vectors_of(
+    connection: Connection, generation_id: int, rows: Sequence[int]
+) -> dict[tuple[int, str], NDArray[np.float16]]:
+    """Vectors that were made of the texts of rows, by document and text."""
+    return {
+        (row["document_id"], row["text"]): np.asarray(row["embedding"].to_numpy(), np.float16)
+        for row in await connection.fetch(VECTORS_OF, generation_id, rows)
     }
 
 

@@ -5,12 +5,13 @@ from typing import cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from service.db.analyzers import load_analyzer
 from service.db.chunks import RefusedRowsError, stored_rows
 from service.db.ingests import ClaimedIngest, still_due
 from service.db.jobs import JobProgress
-from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepared_for
+from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepared_for, vectors_of
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
@@ -163,11 +164,12 @@ class Batch:
             prepared = await prepared_for(
                 connection, self._generation.id, [one.ingest.document for one in planned]
             )
-        keys = [
-            (number, at)
-            for number, one in enumerate(planned)
-            for at in one.against(stored[one.ingest.document]).added
-        ]
+            todo = [one.against(stored[one.ingest.document]) for one in planned]
+            keys = [(number, at) for number, one in enumerate(todo) for at in one.added]
+            if self._generation.contextual.enabled and not self._generation.contextual.embedded:
+                removed = [row for one in todo for row in one.removed]
+                vectors = await vectors_of(connection, self._generation.id, removed)
+                prepared = {**prepared, **_with_vectors(planned, keys, vectors)}
         records = {(number, at): planned[number].records[at] for number, at in keys}
         to_embed = [
             key
@@ -181,15 +183,14 @@ class Batch:
         keys = {key for key in new.keys if planned[key[0]].records[key[1]].situate}
         if not keys:
             return set()
-        documents = [
-            _unsituated(one, [key for key in new.keys if key in keys and key[0] == number])
-            for number, one in enumerate(planned)
-            if any(key[0] == number for key in keys)
-        ]
+        chosen: dict[int, list[Key]] = {}
+        for key in sorted(keys):
+            chosen.setdefault(key[0], []).append(key)
+        documents = [_unsituated(planned[number], found) for number, found in chosen.items()]
         headers = await self._headers.make(documents, new.prepared)
         self._warnings += headers.warnings
-        for key, context in headers.by_key.items():
-            number, at = cast(Key, key)
+        for place, context in headers.by_key.items():
+            number, at = cast(Key, place)
             records = planned[number].records
             records[at] = msgspec.structs.replace(records[at], context=context)
         return keys - headers.by_key.keys()
@@ -329,6 +330,22 @@ class Batch:
         document = planned[key[0]]
         record = document.records[key[1]]
         self._warnings.append(message.format(document.ingest.doc_id, record.chunk_id))
+
+
+def _with_vectors(
+    planned: Sequence[PlannedDocument],
+    keys: Sequence[Key],
+    vectors: Mapping[tuple[int, str], NDArray[np.float16]],
+) -> PreparedByHash:
+    """Where only the header is another, and no part of what is embedded, the vector is the same."""
+    made = {}
+    for number, at in keys:
+        one = planned[number]
+        vector = vectors.get((one.ingest.document, one.records[at].text))
+        if vector is not None:
+            place = (one.ingest.document, one.records[at].content_hash)
+            made[place] = Prepared(embedding=vector)
+    return made
 
 
 def _unsituated(planned: PlannedDocument, keys: Sequence[Key]) -> Unsituated:

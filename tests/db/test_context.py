@@ -75,6 +75,22 @@ async def test_headings_situate_chunks_for_words_and_not_for_vectors(
     assert ["'keys'" in tsv for tsv in await lexemes(database, collection)] == [True, True]
 
 
+async def test_another_heading_is_found_at_once_and_embeds_nothing_anew(
+    database: Database, dsn: str
+) -> None:
+    collection = await make_collection(
+        database, chunk_size=16, chunk_overlap=0, contextual=BY_HEADING
+    )
+    async with working(database, dsn, embedder := HashedEmbedder()):
+        await ingest(database, collection, {"doc_id": "a.md", "title": "Guide", "text": GUIDE})
+        before = await rows(database, collection, "a.md")
+        await ingest(database, collection, {"doc_id": "a.md", "title": "Manual", "text": GUIDE})
+    after = await rows(database, collection, "a.md")
+    assert column(after, "context") == ["Manual", "Manual > Keys"]
+    assert column(after, "embedding") == column(before, "embedding")
+    assert len(embedder.documents) == 2
+
+
 async def test_headings_are_embedded_when_asked_for(database: Database, dsn: str) -> None:
     contextual = msgspec.structs.replace(BY_HEADING, embed=True)
     collection = await make_collection(
