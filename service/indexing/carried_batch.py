@@ -207,7 +207,9 @@ class CarriedBatch:
         """Give chunks their headers; those that have to wait for theirs."""
         keys = {key for key, record in _keyed(planned).items() if record.situate}
         documents = [_unsituated(one, source.rows[one.document.id]) for one in planned]
-        headers = await self._headers.make([one for one in documents if one.chunks], source.made)
+        headers = await self._headers.make(
+            [one for one in documents if one.chunks], source.made, insist=True
+        )
         self._warnings += headers.warnings
         records = {one.document.id: one.records for one in planned}
         for key, context in headers.by_key.items():

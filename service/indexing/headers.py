@@ -8,7 +8,7 @@ import msgspec
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Database
 from service.db.prepared import Prepared, PreparedByHash, keep_prepared
-from service.errors import ProviderError
+from service.errors import ProviderError, ProviderRefusalError
 from service.indexing.persistence import persistently
 from service.indexing.services import IndexingServices
 from service.indexing.situating import Situated, Wish, Wishes, situate
@@ -77,8 +77,14 @@ class HeaderStage:
         self._generation = generation
         self._job_id = job_id
 
-    async def make(self, documents: Sequence[Unsituated], made: PreparedByHash) -> Headers:
-        """Headers for the chunks of documents; raises `UnavailableError`."""
+    async def make(
+        self, documents: Sequence[Unsituated], made: PreparedByHash, *, insist: bool = False
+    ) -> Headers:
+        """Headers for the chunks of documents; raises `UnavailableError`.
+
+        With `insist` a provider that is out of reach is no reason to do without: raises
+        `ProviderError`.
+        """
         known: dict[Hashable, str | None] = {}
         places: dict[Hashable, tuple[int, bytes]] = {}
         wishes = []
@@ -96,6 +102,8 @@ class HeaderStage:
         if not wishes:
             return Headers(known)
         situated = await self._situate(wishes, places)
+        if insist:
+            _raise_if_out_of_reach(situated)
         known.update({key: text or None for key, text in situated.headers.items()})
         return Headers(known, await self._count_failures(situated))
 
@@ -128,6 +136,12 @@ class HeaderStage:
             counted = JobProgress(usage={"context_failures": len(failures)})
             await add_progress(connection, self._job_id, counted)
         return [*situated.warnings, MISSING.format(len(failures), reason)]
+
+
+def _raise_if_out_of_reach(situated: Situated) -> None:
+    for error in situated.failures.values():
+        if error.transient or isinstance(error, ProviderRefusalError):
+            raise ProviderError(str(error), transient=True, retry_after=error.retry_after)
 
 
 def counts(header: Header) -> dict[str, int]:

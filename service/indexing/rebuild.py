@@ -196,7 +196,7 @@ class Rebuild:
             await forgive_attempts(connection, build)
 
     async def _wait_for_provider(self, error: ProviderError) -> None:
-        reason = f"waiting for the embedder: {error}"
+        reason = f"waiting for the provider: {error}"
         async with self._database.write(self._job.team_id) as connection:
             await postpone_job(connection, self._job.job_id, reason)
         raise _InterruptedError(error.retry_after or PROVIDER_SECONDS)

@@ -8,12 +8,21 @@ from support.contextualizing import BY_HEADING, BY_MODEL, paragraphs, situating
 from support.fake_anthropic import FakeAnthropic, error
 from support.fake_http import Delay, refusal
 from support.hashed_embedder import HashedEmbedder
-from support.indexing import column, eventually, fetch, ingest, make_collection, rows, working
-from support.reindexing import current, reindexed
+from support.indexing import (
+    column,
+    eventually,
+    fetch,
+    finished,
+    ingest,
+    make_collection,
+    rows,
+    working,
+)
+from support.reindexing import current, job_of, reindexed, start
 
 from service.db.jobs import JobInfo, list_jobs
 from service.db.pool import Database
-from service.indexing import backfill
+from service.indexing import backfill, rebuild
 from service.indexing import situating as stage
 from service.models import Collection
 
@@ -246,6 +255,29 @@ async def test_a_reindex_makes_headers_and_takes_over_those_that_stay_the_same(
     assert (len(fake.usages), len(embedder.documents)) == (12, 36)
     found = await rows(database, collection, "a")
     assert column(found, "context") == ["A title"] * 12
+
+
+async def test_a_reindex_waits_for_a_model_that_is_out_of_reach(
+    database: Database, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuild, "PROVIDER_SECONDS", 0.05)
+    collection = await make_collection(database, chunk_overlap=0)
+    fake = FakeAnthropic()
+    fake.always = error(401, "authentication_error", "no")
+    async with situating(database, dsn, fake) as embedder:
+        await ingest(database, collection, document(paragraphs(4)))
+        job_id = await start(database, collection, embedder, contextual=BY_MODEL)
+
+        async def waiting() -> bool:
+            job = await job_of(database, collection, job_id)
+            return job.error is not None and "refuses the key" in job.error
+
+        await eventually(waiting)
+        fake.always = None
+        job = await finished(database, collection, job_id)
+    found = await rows(database, await current(database, collection), "a")
+    assert all(column(found, "context"))
+    assert (job.status, job.counts.failed, "context_failures" in job.usage) == ("done", 0, False)
 
 
 async def test_teams_whose_flag_is_off_get_no_headers(database: Database, dsn: str) -> None:

@@ -206,7 +206,7 @@ async def test_an_embedder_that_does_not_answer_is_waited_for(
     async with working(database, dsn, embedder):
         await eventually(waits)
         assert (await job_of(database, collection, job_id)).error == (
-            "waiting for the embedder: no answer"
+            "waiting for the provider: no answer"
         )
         embedder.fail_with = None
         job = await finished(database, collection, job_id)
