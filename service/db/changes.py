@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from service.db.hosts import connect
 from service.db.pool import LOST_CONNECTION
 from service.telemetry import log
 
@@ -17,6 +18,7 @@ DEAF_SECONDS = 2.0
 """Without a sign of life for this long, nothing heard before counts."""
 RETRY_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
+CONNECT_SECONDS = 2.0
 
 
 class Changes:
@@ -52,7 +54,7 @@ class Changes:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await asyncpg.connect(self._dsn, timeout=ANSWER_SECONDS)
+        connection = await connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
             await connection.add_listener(CHANNEL, self._heard)
             self._heard()

@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from service.db.hosts import connect
 from service.errors import ConfigurationError
 
 LOCK_KEY = 7_205_759_403
@@ -47,7 +48,7 @@ def execute_script(sql: str) -> None:
 
 async def migrate(dsn: str) -> None:
     """Upgrade to the newest revision; raises `ConfigurationError` on an unfit server."""
-    engine = create_async_engine("postgresql+asyncpg://" + dsn.partition("://")[2])
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: connect(dsn))
     try:
         async with engine.connect() as connection:
             await _check_server(connection)

@@ -10,6 +10,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from pgvector.asyncpg import register_vector
 
+from service.db.hosts import connect
 from service.errors import UnavailableError
 from service.instruments import POOL_CONNECTIONS, POOL_LIMIT, POOL_WAIT, POOL_WAITING
 from service.telemetry import log
@@ -258,6 +259,7 @@ async def open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: bool
     # PgBouncer in transaction mode refuses start-up settings and knows no prepared statements.
     return await asyncpg.create_pool(
         dsn,
+        connect=connect,
         min_size=min(2, size),
         max_size=size,
         init=_become_reader if issubclass(kind, _Reader) else register_vector,

@@ -7,6 +7,7 @@ import asyncpg
 from sqlalchemy.exc import DBAPIError
 
 from service.db.catalog import REVISION
+from service.db.hosts import connect
 from service.db.migrate import migrate, newest_revision
 from service.errors import ConfigurationError
 
@@ -42,7 +43,7 @@ async def migrate_or_explain(dsn: str) -> None:
 @contextlib.asynccontextmanager
 async def _connected(dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     try:
-        connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=0)
+        connection = await connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=0)
     except TimeoutError as error:
         raise ConfigurationError("the database does not answer in time") from error
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

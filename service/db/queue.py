@@ -19,6 +19,7 @@ from pgqueuer.domain.models import Job
 from pgqueuer.domain.settings import DBSettings
 from pgqueuer.domain.types import Channel
 
+from service.db.hosts import connect
 from service.db.pool import LOST_CONNECTION, Connection, Database
 from service.errors import UnavailableError
 from service.instruments import DOCUMENTS_WAITING, JOBS_OLDEST, JOBS_UNFINISHED
@@ -103,9 +104,7 @@ class Queue:
 async def open_queue(dsn: str, *, lease_seconds: float) -> AsyncIterator[Queue]:
     """A place at the queue on a connection of its own, which must not lead through a pooler."""
     try:
-        connection = await asyncpg.connect(
-            dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS
-        )
+        connection = await connect(dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS)
     except (*LOST_CONNECTION, TimeoutError) as error:
         raise UnavailableError("cannot connect to the database") from error
     try:

@@ -11,6 +11,7 @@ from functools import partial
 import asyncpg
 import msgspec
 
+from service.db.hosts import connect
 from service.db.pool import LOST_CONNECTION, Connection, Database, Pool, open_replica_pool
 from service.errors import UnavailableError
 from service.instruments import REPLICAS
@@ -123,7 +124,7 @@ class _Probe:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if self._connection is None:
-                    self._connection = await asyncpg.connect(self._dsn, statement_cache_size=0)
+                    self._connection = await connect(self._dsn, statement_cache_size=0)
                 row = await self._connection.fetchrow(statement)
         except BaseException:
             self.close()

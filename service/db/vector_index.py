@@ -8,6 +8,7 @@ import asyncpg
 import msgspec
 
 from service.db.dense import EXACT_COMPONENTS, index_expression
+from service.db.hosts import connect
 from service.db.pool import LOST_CONNECTION, Connection, Database
 from service.errors import UnavailableError
 from service.models import Generation, Quantization
@@ -141,7 +142,7 @@ class IndexBuilder:
 async def open_builder(dsn: str, *, memory_mb: int | None) -> AsyncIterator[IndexBuilder]:
     """A session straight to the server; closing it stops what it builds."""
     try:
-        connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS)
+        connection = await connect(dsn, timeout=CONNECT_SECONDS)
     except (*LOST_CONNECTION, TimeoutError) as error:
         raise UnavailableError("cannot connect to the database") from error
     try:

@@ -2,6 +2,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from urllib.parse import parse_qs
 
 import asyncpg
 import httpx
@@ -13,6 +14,7 @@ from support.searching import chunk, document, fill, filled, ids, search
 
 from service.api.services import Services
 from service.db.embedded import EmbeddedPostgres
+from service.db.hosts import hosts_of
 from service.db.migrate import migrate
 from service.db.replicas import PrimaryLog, Replicas, parse_addresses
 
@@ -204,6 +206,21 @@ async def test_a_failover_to_a_promoted_replica_needs_no_restart(name: str) -> N
             assert await ask(client) == ["one-0", "two-0"]
 
 
+async def test_a_host_that_takes_connections_and_never_answers_hides_no_other(
+    primary: EmbeddedPostgres, name: str
+) -> None:
+    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(0), "127.0.0.1", 0)
+    login, _, query = primary.dsn(name).partition("?")
+    folder = parse_qs(query)["host"][0]
+    port = silent.sockets[0].getsockname()[1]
+    address = f"{login}?host=127.0.0.1,{folder}&port={port},5432"
+    async with silent:
+        await migrate(address)
+        async with serving(address) as app, client_of(app) as client:
+            await filled(client, "teas", [tea("one")])
+            assert await ask(client) == ["one-0"]
+
+
 def both(primary: EmbeddedPostgres, standby: ReplicaServer, name: str) -> str:
     """Both servers in one address: whichever takes writes is the one."""
     login = primary.dsn(name).partition("?")[0]
@@ -237,6 +254,16 @@ def test_the_log_of_a_new_primary_begins_anew() -> None:
     log.note(100, at=2.0)
     assert log.lag(150, now=3.0) == 0.0
     assert log.lag(99, now=3.0) == float("inf")
+
+
+def test_hosts_are_found_in_both_forms_of_an_address() -> None:
+    assert hosts_of("postgresql://u:p@a,b:5433/x") == [("a", 5432), ("b", 5433)]
+    assert hosts_of("postgresql://u:p@[::1]:6000,c/x") == [("::1", 6000), ("c", 5432)]
+    assert hosts_of("postgresql:///x?host=/run/a,/run/b&port=5433") == [
+        ("/run/a", 5433),
+        ("/run/b", 5433),
+    ]
+    assert hosts_of("postgresql:///x") == []
 
 
 def test_addresses_are_separated_by_commas_or_spaces_and_hosts_stay_together() -> None:

@@ -17,7 +17,6 @@ REPLICATED = {
     "wal_level": "replica",
     "max_wal_senders": "8",
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "64MB",
 }
