@@ -1,5 +1,6 @@
 """Keys and collections that were looked up lately; valid as long as changes are heard."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -8,11 +9,14 @@ import msgspec
 
 from service.db.changes import Changes
 from service.db.keys import Access
+from service.errors import UnavailableError
 from service.instruments import CACHE_REQUESTS
 
 MAX_AGE_SECONDS = 60.0
 """So that the last use of a key is written down about once a minute."""
 MAX_ENTRIES = 10_000
+LOOK_UP_SECONDS = 2.0
+"""A server that stands still must not hold every request as long as any may take."""
 
 Asked: TypeAlias = tuple[bytes | str, str | None]
 """Hash of a key, or the team that the root key acts for; and the collection's name."""
@@ -47,7 +51,11 @@ class AccessCache:
             return known.access
         CACHE_REQUESTS.add(1, "access", "miss")
         remembered = self._known
-        access = await look_up()
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                access = await look_up()
+        except TimeoutError as error:
+            raise UnavailableError("the key could not be looked up in time") from error
         if access is not None and _lasts(access, asked):
             if len(remembered) >= MAX_ENTRIES:
                 remembered.clear()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -259,7 +259,7 @@ async def open_pool(dsn: str, size: int, kind: type[_Writer], *, pgbouncer: bool
     # PgBouncer in transaction mode refuses start-up settings and knows no prepared statements.
     return await asyncpg.create_pool(
         dsn,
-        connect=connect,
+        connect=cast(Any, connect),
         min_size=min(2, size),
         max_size=size,
         init=_become_reader if issubclass(kind, _Reader) else register_vector,

@@ -138,6 +138,35 @@ async def test_a_server_that_only_reads_goes_on_answering_searches(
     assert problem(refused, 503)["detail"]
 
 
+async def test_a_server_that_stands_still_holds_no_request(
+    mortal: EmbeddedPostgres, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.api.access_cache.LOOK_UP_SECONDS", 0.1)
+    with frozen(mortal):
+        unknown = await client.get("/v1/collections/none")
+        assert problem(unknown, 503)["detail"] == "the key could not be looked up in time"
+        body = {**BODY, "timeout_ms": 100}
+        problem(await client.post("/v1/collections/teas/search", json=body), 503)
+        assert (await client.get("/livez")).status_code == 200
+    assert ids((await first_answer(client, 200)).json()) == ["a-0"]
+
+
+@contextlib.contextmanager
+def frozen(server: EmbeddedPostgres) -> Iterator[None]:
+    """Every process of the server stands still: it takes connections and never answers."""
+    first = int((server.root / "postgres/postmaster.pid").read_text().splitlines()[0])
+    children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+    pids = [first, *map(int, children)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.parametrize(
     "sqlstate", ["53100", "55P03", "57014", "40001", "40P01", "58030", "53200", "25006"]
 )
