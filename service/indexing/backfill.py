@@ -1,7 +1,7 @@
 """Makes up for headers that could not be had: the chunks are found without them meanwhile."""
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -32,21 +32,19 @@ from service.db.jobs import (
 )
 from service.db.pool import Database
 from service.db.prepared import (
-    Prepared,
     PreparedByHash,
     forget_prepared,
-    keep_prepared,
     prepared_for,
 )
 from service.db.queue import QueuedJob, enqueue
 from service.errors import ProviderError
 from service.indexing.abandon import in_thread
 from service.indexing.context import contextualized
-from service.indexing.embedding import InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated, as_allowed
 from service.indexing.planning import Lexemes, lexemes_of
 from service.indexing.services import IndexingServices
-from service.models import Generation, Vector
+from service.indexing.vectors import Unembedded, VectorStage
+from service.models import Generation
 from service.telemetry import log
 
 DOCUMENTS = 8
@@ -157,41 +155,25 @@ class Backfill:
         prepared: PreparedByHash,
     ) -> dict[DueRow, NDArray[np.float16]]:
         embedder = await self._services.embedders.get(generation)
-        if embedder is None:
+        rows = [row for row, context in contexts.items() if row.embedded and context]
+        if embedder is None or not rows:
             return {}
-        vectors = {}
-        for row, context in contexts.items():
-            made = prepared.get((row.document, row.content_hash))
-            if context and made is not None and made.embedding is not None:
-                vectors[row] = made.embedding
-        rows = [row for row in contexts if row.embedded and contexts[row] and row not in vectors]
-        texts = [contextualized(contexts[row], row.text) for row in rows]
-        try:
-            embeddings = await embed_texts(embedder, texts)
-        except InterruptedEmbeddingError as error:
-            await self._keep(generation, zip(rows, error.embeddings.vectors, strict=True))
-            raise
+        texts = {
+            row: Unembedded(row.document, row.content_hash, contextualized(contexts[row], row.text))
+            for row in rows
+        }
+        stage = VectorStage(self._database, generation, self._job.job_id)
+        made = await stage.make(embedder, texts, prepared)
         async with self._database.write(generation.team_id) as connection:
-            spent = JobProgress(usage={"embedding_tokens": embeddings.tokens})
+            spent = JobProgress(usage={"embedding_tokens": made.tokens})
             await add_progress(connection, self._job.job_id, spent)
-        for row, vector in zip(rows, embeddings.vectors, strict=True):
+        vectors = {}
+        for row in rows:
+            vector = made.by_key[row]
             if isinstance(vector, ProviderError):
                 raise vector
-            vectors[row] = vector.astype(np.float16)
+            vectors[row] = vector
         return vectors
-
-    async def _keep(
-        self, generation: Generation, vectors: Iterable[tuple[DueRow, Vector | ProviderError]]
-    ) -> None:
-        """Keep the vectors of an attempt that is interrupted."""
-        made = {
-            (row.document, row.content_hash): Prepared(embedding=vector.astype(np.float16))
-            for row, vector in vectors
-            if not isinstance(vector, ProviderError)
-        }
-        if made:
-            async with self._database.write(generation.team_id) as connection:
-                await keep_prepared(connection, generation, made)
 
     async def _write(
         self,

@@ -11,13 +11,12 @@ from service.db.analyzers import load_analyzer
 from service.db.chunks import RefusedRowsError, stored_rows
 from service.db.ingests import ClaimedIngest, still_due
 from service.db.jobs import JobProgress
-from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepared_for, vectors_of
+from service.db.prepared import Prepared, PreparedByHash, prepared_for, vectors_of
 from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
 from service.indexing.chunking import chunking_of
 from service.indexing.context import embedded_text
-from service.indexing.embedding import Embeddings, InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.payload import unpack
@@ -28,9 +27,9 @@ from service.indexing.planning import (
     lexemes_of,
     plan_records,
 )
-from service.indexing.reconcile import PlannedRecord
 from service.indexing.services import IndexingServices
 from service.indexing.splitting import Chunking
+from service.indexing.vectors import Unembedded, Vectors, VectorStage
 from service.indexing.writing import (
     Material,
     PlannedDocument,
@@ -39,7 +38,7 @@ from service.indexing.writing import (
     write_documents,
 )
 from service.instruments import INDEXING_DOCUMENTS, INDEXING_RECORDS, INDEXING_STAGE_DURATION
-from service.models import Generation, Vector
+from service.models import Generation
 from service.providers.base import Embedder
 from service.telemetry import log, stage
 from service.text import Analyzer
@@ -73,6 +72,7 @@ class Batch:
         self._database = services.database
         self._embedders = services.embedders
         self._headers = HeaderStage(services, generation, job_id)
+        self._vectors = VectorStage(services.database, generation, job_id)
         self._generation = generation
         self._job_id = job_id
         self._failures: list[Failure] = []
@@ -118,9 +118,9 @@ class Batch:
         with stage("context", INDEXING_STAGE_DURATION):
             due = await self._situate(planned, new)
         with stage("embed", INDEXING_STAGE_DURATION):
-            embeddings = await self._embed(planned, new, embedder, due)
-        writable = await self._with_material(planned, new, embeddings, due)
-        usage = {"embedding_tokens": embeddings.tokens}
+            vectors = await self._embed(planned, new, embedder, due)
+        writable = await self._with_material(planned, new, vectors, due)
+        usage = {"embedding_tokens": vectors.tokens}
         return writable, JobProgress(usage=usage, warnings=self._warnings)
 
     async def _are_due(self, ingests: Sequence[ClaimedIngest]) -> bool:
@@ -201,68 +201,31 @@ class Batch:
         new: _New,
         embedder: Embedder | None,
         due: set[Key],
-    ) -> Embeddings:
+    ) -> Vectors[Key]:
         if embedder is None or not new.to_embed:
-            return Embeddings([], frozenset(), 0)
-        made = self._made_before(planned, new, due)
-        missing = [key for key in new.to_embed if key not in made]
-        texts = [self._embedded_text(planned[number].records[at]) for number, at in missing]
-        try:
-            embeddings = await embed_texts(embedder, texts)
-        except InterruptedEmbeddingError as error:
-            await self._keep(
-                planned, dict(zip(missing, error.embeddings.vectors, strict=True)), due
+            return Vectors()
+        texts = {}
+        for key in new.to_embed:
+            one, record = planned[key[0]], planned[key[0]].records[key[1]]
+            text = embedded_text(self._generation.contextual, record.context, record.text)
+            texts[key] = Unembedded(
+                one.ingest.document, record.content_hash, text, final=key not in due
             )
-            raise
-        for place in sorted(embeddings.truncated):
-            self._warn(PARTLY_EMBEDDED, planned, missing[place])
-        vectors = {**made, **dict(zip(missing, embeddings.vectors, strict=True))}
-        return msgspec.structs.replace(embeddings, vectors=[vectors[key] for key in new.to_embed])
-
-    def _embedded_text(self, record: PlannedRecord) -> str:
-        return embedded_text(self._generation.contextual, record.context, record.text)
-
-    def _made_before(
-        self, planned: Sequence[PlannedDocument], new: _New, due: set[Key]
-    ) -> dict[Key, Vector]:
-        """Vectors that an interrupted attempt has left."""
-        made = {}
-        for number, at in new.to_embed:
-            one = planned[number]
-            place = (one.ingest.document, one.records[at].content_hash)
-            found = new.prepared.get(place)
-            if found is not None and found.embedding is not None and (number, at) not in due:
-                made[number, at] = found.embedding.astype(np.float32)
-        return made
-
-    async def _keep(
-        self,
-        planned: Sequence[PlannedDocument],
-        vectors: Mapping[Key, Vector | ProviderError],
-        due: set[Key],
-    ) -> None:
-        """Keep the vectors of an attempt that is interrupted; without its header none is final."""
-        made = {
-            (planned[number].ingest.document, planned[number].records[at].content_hash): Prepared(
-                embedding=vector.astype(np.float16)
-            )
-            for (number, at), vector in vectors.items()
-            if not isinstance(vector, ProviderError) and (number, at) not in due
-        }
-        if made:
-            async with self._database.write(self._generation.team_id) as connection:
-                await keep_prepared(connection, self._generation, made)
+        vectors = await self._vectors.make(embedder, texts, new.prepared)
+        for key in vectors.truncated:
+            self._warn(PARTLY_EMBEDDED, planned, key)
+        return vectors
 
     async def _with_material(
         self,
         planned: Sequence[PlannedDocument],
         new: _New,
-        embeddings: Embeddings,
+        vectors: Vectors[Key],
         due: set[Key],
     ) -> list[WritableDocument]:
-        vectors = dict(zip(new.to_embed, embeddings.vectors, strict=True))
         refused: dict[int, ProviderError] = {}
-        for (number, _), vector in vectors.items():
+        for number, at in new.to_embed:
+            vector = vectors.by_key.get((number, at))
             if isinstance(vector, ProviderError):
                 refused.setdefault(number, vector)
         self._failures += [
@@ -279,8 +242,8 @@ class Batch:
             )
         material: list[dict[int, Material]] = [{} for _ in planned]
         for number, at in keys:
-            made, given = vectors.get((number, at)), planned[number].records[at].vector
-            embedding = made.astype(np.float16) if isinstance(made, np.ndarray) else given
+            made, given = vectors.by_key.get((number, at)), planned[number].records[at].vector
+            embedding = made if isinstance(made, np.ndarray) else given
             waits = (number, at) in due
             material[number][at] = Material(lexemes[number, at], embedding, waits)
         return [

@@ -31,10 +31,8 @@ from service.db.documents import hold_generation
 from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Connection
 from service.db.prepared import (
-    Prepared,
     PreparedByHash,
     forget_prepared,
-    keep_prepared,
     prepared_for,
 )
 from service.db.upkeep import is_empty, seed_average_length
@@ -44,14 +42,14 @@ from service.indexing.batch import PARTLY_EMBEDDED, PARTLY_LEXICAL
 from service.indexing.carrying import CarriedRecord, Rules, change_between, plan_carried
 from service.indexing.chunking import chunking_of
 from service.indexing.context import embedded_text
-from service.indexing.embedding import InterruptedEmbeddingError, embed_texts
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
 from service.indexing.planning import Hashes, Lexemes, UnfitDocumentError, lexemes_of, title_lexemes
 from service.indexing.services import IndexingServices
 from service.indexing.splitting import Chunking
+from service.indexing.vectors import Unembedded, VectorStage
 from service.instruments import INDEXING_STAGE_DURATION
-from service.models import Generation, Vector
+from service.models import Generation
 from service.providers.base import Embedder
 from service.telemetry import log, stage
 from service.text import Analyzer
@@ -92,6 +90,7 @@ class CarriedBatch:
         self._database = services.database
         self._embedders = services.embedders
         self._headers = HeaderStage(services, build.generation, job_id)
+        self._vectors = VectorStage(services.database, build.generation, job_id)
         self._build = build
         self._generation = build.generation
         self._active = active
@@ -227,50 +226,23 @@ class CarriedBatch:
     ) -> dict[_Key, NDArray[np.float16]]:
         if embedder is None:
             return {}
-        records = {key: record for key, record in _keyed(planned).items() if record.to_embed}
+        texts = {}
+        for key, record in _keyed(planned).items():
+            if record.to_embed:
+                text = embedded_text(self._generation.contextual, record.context, record.text)
+                texts[key] = Unembedded(key[0], record.content_hash, text, final=key not in due)
+        made = await self._vectors.make(embedder, texts, source.made)
+        self._tokens = made.tokens
+        for key in made.truncated:
+            self._warn(PARTLY_EMBEDDED, planned, key)
         vectors = {}
-        for key, record in records.items():
-            made = source.made.get((key[0], record.content_hash))
-            if made is not None and made.embedding is not None and key not in due:
-                vectors[key] = made.embedding
-        missing = [key for key in records if key not in vectors]
-        try:
-            embeddings = await embed_texts(
-                embedder, [self._embedded_text(records[key]) for key in missing]
-            )
-        except InterruptedEmbeddingError as error:
-            await self._keep(
-                records, dict(zip(missing, error.embeddings.vectors, strict=True)), due
-            )
-            raise
-        self._tokens = embeddings.tokens
-        for place in sorted(embeddings.truncated):
-            self._warn(PARTLY_EMBEDDED, planned, missing[place])
-        for key, vector in zip(missing, embeddings.vectors, strict=True):
+        for key in texts:
+            vector = made.by_key[key]
             if isinstance(vector, ProviderError):
                 self._failures.setdefault(key[0], str(vector))
             else:
-                vectors[key] = vector.astype(np.float16)
+                vectors[key] = vector
         return vectors
-
-    def _embedded_text(self, record: CarriedRecord) -> str:
-        return embedded_text(self._generation.contextual, record.context, record.text)
-
-    async def _keep(
-        self,
-        records: Mapping[_Key, CarriedRecord],
-        vectors: Mapping[_Key, Vector | ProviderError],
-        due: set[_Key],
-    ) -> None:
-        """Keep the vectors of an attempt that is interrupted."""
-        made = {
-            (key[0], records[key].content_hash): Prepared(embedding=vector.astype(np.float16))
-            for key, vector in vectors.items()
-            if not isinstance(vector, ProviderError) and key not in due
-        }
-        if made:
-            async with self._database.write(self._generation.team_id) as connection:
-                await keep_prepared(connection, self._generation, made)
 
     def _lexemes(
         self, planned: Sequence[_Planned], analyzer: Analyzer, checkpoint: Checkpoint
