@@ -35,11 +35,17 @@ def mortal() -> Iterator[EmbeddedPostgres]:
         server.stop()
 
 
+@pytest.fixture(scope="module")
+async def schema(mortal: EmbeddedPostgres) -> str:
+    await execute(mortal.dsn(), "CREATE DATABASE migrated")
+    await migrate(mortal.dsn("migrated"))
+    return "migrated"
+
+
 @pytest.fixture
-async def address(mortal: EmbeddedPostgres) -> str:
+async def address(mortal: EmbeddedPostgres, schema: str) -> str:
     name = f"faults_{next(_numbers)}"
-    await execute(mortal.dsn(), f"CREATE DATABASE {name}")
-    await migrate(mortal.dsn(name))
+    await execute(mortal.dsn(), f"CREATE DATABASE {name} TEMPLATE {schema}")
     return mortal.dsn(name)
 
 

@@ -34,12 +34,20 @@ def replica(primary: EmbeddedPostgres) -> Iterator[ReplicaServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+async def schema(primary: EmbeddedPostgres) -> str:
+    await execute(primary.dsn(), "CREATE DATABASE migrated")
+    await migrate(primary.dsn("migrated"))
+    return "migrated"
+
+
 @pytest.fixture
-async def name(primary: EmbeddedPostgres, replica: ReplicaServer) -> AsyncIterator[str]:
+async def name(
+    primary: EmbeddedPostgres, replica: ReplicaServer, schema: str
+) -> AsyncIterator[str]:
     """A migrated database that the replica has too."""
     name = f"replicated_{next(_numbers)}"
-    await execute(primary.dsn(), f"CREATE DATABASE {name}")
-    await migrate(primary.dsn(name))
+    await execute(primary.dsn(), f"CREATE DATABASE {name} TEMPLATE {schema}")
     await caught_up(primary, replica)
     yield name
     await execute(replica.dsn(name), "SELECT pg_wal_replay_resume()")
