@@ -269,6 +269,7 @@ async def _running(
             rerankers=rerankers,
             access=access,
         )
+        changes.subscribe_to_history(services.search.corpus.forget)
         if direct is not None:
             await stack.enter_async_context(_background("changes", changes.listen()))
         await stack.enter_async_context(

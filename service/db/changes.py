@@ -13,6 +13,11 @@ from service.db.pool import LOST_CONNECTION
 from service.telemetry import log
 
 CHANNEL = "braid_changes"
+# Of whichever server writes: a promoted replica begins another timeline.
+HISTORY = """
+SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE
+    left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+"""
 HEARTBEAT_SECONDS = 0.5
 DEAF_SECONDS = 2.0
 """Without a sign of life for this long, nothing heard before counts."""
@@ -33,10 +38,19 @@ class Changes:
         self._clock = clock
         self._current_until = float("-inf")
         self._subscribers: list[Callable[[], None]] = []
+        self._history: str | None = None
+        self._of_history: list[Callable[[], None]] = []
 
     def subscribe(self, forget: Callable[[], None]) -> None:
         """Have `forget` called whenever something may have changed."""
         self._subscribers.append(forget)
+
+    def subscribe_to_history(self, forget: Callable[[], None]) -> None:
+        """Have `forget` called when what was committed may have been lost: after a failover.
+
+        Numbers that the lost transactions used may come again, for something else.
+        """
+        self._of_history.append(forget)
 
     @property
     def current(self) -> bool:
@@ -58,6 +72,7 @@ class Changes:
         try:
             await connection.add_listener(CHANNEL, self._heard)
             self._heard()
+            await self._compare_history(connection)
             while True:
                 asked = self._clock()
                 await connection.execute("SELECT 1", timeout=ANSWER_SECONDS)
@@ -66,6 +81,14 @@ class Changes:
         finally:
             with contextlib.suppress(*LOST_CONNECTION, asyncpg.PostgresError):
                 connection.terminate()
+
+    async def _compare_history(self, connection: Any) -> None:
+        history = await connection.fetchval(HISTORY, timeout=ANSWER_SECONDS)
+        if self._history is not None and history != self._history:
+            log.warning("the database has another history than before, caches are dropped")
+            for forget in self._of_history:
+                forget()
+        self._history = history
 
     def _heard(self, *_notice: Any) -> None:
         for forget in self._subscribers:

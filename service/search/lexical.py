@@ -72,6 +72,11 @@ class CorpusCache(msgspec.Struct, frozen=True):
     statistics: StatisticsCache
     packed: PackedIndex
 
+    def forget(self) -> None:
+        """Remember nothing of any corpus."""
+        self.statistics.forget()
+        self.packed.forget()
+
 
 NOTHING = LexicalAnswer([], {}, exact=True)
 

@@ -71,6 +71,10 @@ class PackedIndex:
         self._lists: OrderedDict[tuple[int, int], Postings] = OrderedDict()
         self._bytes = 0
 
+    def forget(self) -> None:
+        """Read everything again."""
+        self._listed, self._opened, self._lists, self._bytes = {}, OrderedDict(), OrderedDict(), 0
+
     async def segments(self, connection: Connection, generation: Generation) -> tuple[Segment, ...]:
         """The segments of a generation; none while it is small."""
         # A replica may not have yet what the primary has: each server says what it has.

@@ -59,6 +59,11 @@ class StatisticsCache:
             self._renew_later(database, generation)
         return known.statistics
 
+    def forget(self) -> None:
+        """Count everything again; queries on their way keep what they have."""
+        for known in self._known.values():
+            known.expires = self._clock() - KEPT_SECONDS
+
     async def _renew(self, database: Database, generation: Generation) -> _Known:
         statistics = await lexical_statistics(database, generation.id)
         seconds = SMALL_SECONDS if statistics.rows <= EXACT_ROWS else LARGE_SECONDS

@@ -13,6 +13,7 @@ from support.replication import ReplicaServer, replica_of, replicated_primary
 from support.searching import chunk, document, fill, filled, ids, search
 
 from service.api.services import Services
+from service.db.changes import Changes
 from service.db.embedded import EmbeddedPostgres
 from service.db.hosts import hosts_of
 from service.db.migrate import migrate
@@ -202,6 +203,11 @@ async def test_a_failover_to_a_promoted_replica_needs_no_restart(name: str) -> N
             await filled(client, "teas", [tea("one")])
             await caught_up(primary, standby)
             promoted = standby.dsn("postgres")
+            rewritten = asyncio.Event()
+            changes = Changes(both(primary, standby, name))
+            changes.subscribe_to_history(rewritten.set)
+            listening = asyncio.create_task(changes.listen())
+            await until(lambda: changes.current)
             primary.stop()
             response = await client.post(
                 "/v1/collections/teas/search", json={"query": {"text": "tea"}, "mode": "text"}
@@ -212,6 +218,10 @@ async def test_a_failover_to_a_promoted_replica_needs_no_restart(name: str) -> N
             assert await ask(client) == ["one-0"]
             await fill(client, "teas", [tea("two")])
             assert await ask(client) == ["one-0", "two-0"]
+            async with asyncio.timeout(EVENTUALLY_SECONDS):
+                await rewritten.wait()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
 
 async def test_a_host_that_takes_connections_and_never_answers_hides_no_other(
