@@ -15,6 +15,7 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+import uvloop
 from lexical import chunks
 from search_overhead import KEY, serving
 from support.replication import ReplicaServer, replica_of, replicated_primary
@@ -253,4 +254,4 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=1500)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="beside slow clients")
-    raise SystemExit(asyncio.run(main(parser.parse_args())))
+    raise SystemExit(uvloop.run(main(parser.parse_args())))

@@ -6,12 +6,12 @@ machine.
 """
 
 import argparse
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
+import uvloop
 from lexical import chunks
 from search_overhead import serving
 from traffic import (
@@ -113,4 +113,4 @@ if __name__ == "__main__":
     )
     parser.add_argument("--warm-seconds", type=float, default=5.0)
     parser.add_argument("--times", type=float, default=4.0, help="of the best rate")
-    raise SystemExit(asyncio.run(main(parser.parse_args())))
+    raise SystemExit(uvloop.run(main(parser.parse_args())))
