@@ -19,6 +19,7 @@ from service.api import (
     collections,
     diagnose,
     documents,
+    files,
     health,
     jobs,
     keys,
@@ -52,6 +53,7 @@ from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
 from service.db.replicas import Replicas, parse_addresses
 from service.errors import ConfigurationError, ProviderError
+from service.indexing.conversion import Limits
 from service.indexing.worker import Worker
 from service.metrics import observing
 from service.process import observe_process
@@ -91,6 +93,7 @@ WRITE: Sequence[ControllerRouterHandler] = (
     collection_settings.change_collection,
     collections.delete_collection,
     documents.post_documents,
+    files.post_files,
     documents.patch_document,
     documents.delete_document,
     reindex.reindex,
@@ -381,6 +384,7 @@ def _worker(services: Services) -> Worker:
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
+        conversion=Limits(settings.file_memory_mb, settings.file_seconds, settings.file_pages),
     )
 
 

@@ -70,6 +70,13 @@ class Settings(BaseSettings):
         None,
         description="folder with a folder for each cross-encoder of the provider `local`",
     )
+    file_seconds: int = Field(
+        60, ge=1, le=3600, description="processor time that turning one file into text may take"
+    )
+    file_memory_mb: int = Field(
+        1_000, ge=100, le=100_000, description="memory that turning one file into text may take"
+    )
+    file_pages: int = Field(2_000, ge=1, le=1_000_000, description="pages that a PDF may have")
     worker_concurrency: int = Field(
         2, ge=1, le=64, description="indexing jobs that a process works on at once"
     )

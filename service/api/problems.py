@@ -1,5 +1,6 @@
 """Every error as `application/problem+json` (RFC 9457)."""
 
+import re
 import traceback
 from collections.abc import Mapping
 from typing import Any, cast
@@ -30,6 +31,7 @@ from service.telemetry import log
 PROBLEM_JSON = "application/problem+json"
 UNAVAILABLE_RETRY_AFTER = "1"
 TYPE_PREFIX = "urn:braid:problem:"
+FIELD_OF_A_FORM = re.compile(r"(missing required|contains unknown) field `([^`]{1,200})`")
 
 Problems = Mapping[int, ResponseSpec]
 AnyRequest = Request[Any, Any, State]
@@ -109,7 +111,8 @@ def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Prob
     if isinstance(error, ValidationException):
         return _answer(_bad_parameters(error))
     if error.status_code == TooLargeError.status:
-        return _answer(TooLargeError("the body is larger than 10 MB"))
+        most = request.route_handler.resolve_request_max_body_size() or 0
+        return _answer(TooLargeError(f"the body is larger than {most // 1_000_000} MB"))
     if error.status_code == NotFoundError.status:
         return _answer(NotFoundError("no such route"))
     if error.status_code >= BraidError.status:
@@ -150,6 +153,10 @@ def _violation(found: Mapping[str, Any]) -> Violation:
     # A handler's parameter ends in an underscore where its name means something else in Python.
     name = str(found.get("key", "")).rstrip("_")
     if name == "data":
+        # Of a form; a JSON body names its fields itself.
+        if field := FIELD_OF_A_FORM.search(str(found["message"])):
+            unknown = field[1] == "contains unknown"
+            return Violation(f"/{field[2]}", "unknown field" if unknown else "is required")
         return Violation("", "a JSON body is required")
     return Violation(f"/{name}", plain_reason(str(found["message"])))
 

@@ -9,6 +9,7 @@ from service.cli.parser import Arguments
 from service.cli.serve import database_url
 from service.db.pool import open_database
 from service.db.preflight import check_schema
+from service.indexing.conversion import Limits
 from service.indexing.worker import Worker
 from service.metrics import observing
 from service.process import observe_process
@@ -39,6 +40,7 @@ async def _work(settings: Settings) -> None:
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
+        conversion=Limits(settings.file_memory_mb, settings.file_seconds, settings.file_pages),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

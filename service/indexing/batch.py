@@ -17,9 +17,10 @@ from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
 from service.indexing.chunking import chunking_of
 from service.indexing.context import embedded_text
+from service.indexing.files import as_document
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
-from service.indexing.payload import unpack
+from service.indexing.payload import PendingDocument, unpack
 from service.indexing.persistence import persistently
 from service.indexing.planning import (
     Lexemes,
@@ -71,6 +72,7 @@ class Batch:
     def __init__(self, services: IndexingServices, generation: Generation, job_id: int) -> None:
         self._database = services.database
         self._embedders = services.embedders
+        self._conversion = services.conversion
         self._headers = HeaderStage(services, generation, job_id)
         self._vectors = VectorStage(services.database, generation, job_id)
         self._generation = generation
@@ -111,9 +113,12 @@ class Batch:
         self, ingests: Sequence[ClaimedIngest]
     ) -> tuple[list[WritableDocument], JobProgress]:
         embedder = await self._embedders.get(self._generation)
+        documents = await self._read(ingests)
         with stage("chunk", INDEXING_STAGE_DURATION):
             chunking = chunking_of(self._generation, embedder)
-            planned = await in_thread(lambda checkpoint: self._plan(ingests, chunking, checkpoint))
+            planned = await in_thread(
+                lambda checkpoint: self._plan(documents, chunking, checkpoint)
+            )
         new = await self._find_new(planned, embedder)
         with stage("context", INDEXING_STAGE_DURATION):
             due = await self._situate(planned, new)
@@ -131,13 +136,32 @@ class Batch:
         except UnavailableError:
             return True
 
+    async def _read(
+        self, ingests: Sequence[ClaimedIngest]
+    ) -> list[tuple[ClaimedIngest, PendingDocument]]:
+        """The documents of payloads, files among them as text."""
+        read = []
+        for ingest in ingests:
+            document = unpack(ingest.payload)
+            try:
+                if document.file is not None:
+                    with stage("convert", INDEXING_STAGE_DURATION):
+                        document = await as_document(document, self._conversion)
+            except UnfitDocumentError as error:
+                self._failures.append((ingest, str(error)))
+            else:
+                read.append((ingest, document))
+        return read
+
     def _plan(
-        self, ingests: Sequence[ClaimedIngest], chunking: Chunking, checkpoint: Checkpoint
+        self,
+        documents: Sequence[tuple[ClaimedIngest, PendingDocument]],
+        chunking: Chunking,
+        checkpoint: Checkpoint,
     ) -> list[PlannedDocument]:
         planned = []
-        for ingest in ingests:
+        for ingest, document in documents:
             try:
-                document = unpack(ingest.payload)
                 records = plan_records(
                     ingest.doc_id, document, self._generation, chunking, checkpoint
                 )

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -19,22 +20,60 @@ MAX_METADATA_BYTES = 65_536
 MAX_METADATA_DEPTH = 16
 MAX_POSITION = 2**31 - 1
 MAX_HALF = 65_504.0
+MAX_FILES = 100
+MAX_FILE_BYTES = 100_000_000
+"""Of all files of a request together."""
 MAX_VIOLATIONS = 20
 
 Violations = Iterator[Violation]
+
+
+class Labelled(Protocol):
+    """What a document is filed under."""
+
+    @property
+    def doc_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def title(self) -> str | None:
+        """Its title."""
+        ...
+
+    @property
+    def source(self) -> str | None:
+        """Where it is from."""
+        ...
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """What filters see."""
+        ...
 
 
 def validate_documents(documents: Sequence[IncomingDocument], generation: Generation) -> None:
     """Check the documents of one request; raises `InvalidRequestError` with what is wrong."""
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
         raise InvalidRequestError.at("/documents", f"a request has 1 to {MAX_DOCUMENTS} documents")
-    found: list[Violation] = []
-    for violation in _documents(documents, generation):
-        found.append(violation)
-        if len(found) == MAX_VIOLATIONS:
-            break
-    if found:
-        raise InvalidRequestError.of(tuple(found))
+    if found := first_violations(_documents(documents, generation)):
+        raise InvalidRequestError.of(found)
+
+
+def first_violations(violations: Violations) -> tuple[Violation, ...]:
+    """As many as an answer names."""
+    return tuple(islice(violations, MAX_VIOLATIONS))
+
+
+def check_labels(labelled: Labelled, pointer: str) -> Violations:
+    """What is wrong with the id, title, source and metadata of a document."""
+    yield from check_doc_id(labelled.doc_id, f"{pointer}/doc_id")
+    for name in ("title", "source"):
+        value: str | None = getattr(labelled, name)
+        if value is not None and len(value) > MAX_LABEL_CHARACTERS:
+            yield Violation(f"{pointer}/{name}", f"has at most {MAX_LABEL_CHARACTERS} characters")
+    if labelled.metadata is not None:
+        yield from check_metadata(labelled.metadata, f"{pointer}/metadata")
 
 
 def check_metadata(metadata: Metadata, pointer: str) -> Violations:
@@ -73,7 +112,7 @@ def _documents(documents: Sequence[IncomingDocument], generation: Generation) ->
     first_at: dict[str, int] = {}
     for at, document in enumerate(documents):
         pointer = f"/documents/{at}"
-        yield from check_doc_id(document.doc_id, f"{pointer}/doc_id")
+        yield from check_labels(document, pointer)
         if first_at.setdefault(document.doc_id, at) != at:
             yield Violation(f"{pointer}/doc_id", "the same document twice in one request")
         yield from _fields(document, pointer)
@@ -86,14 +125,10 @@ def _fields(document: IncomingDocument, pointer: str) -> Violations:
     for name, limit in (
         ("text", MAX_TEXT_CHARACTERS),
         ("summary", MAX_TEXT_CHARACTERS),
-        ("title", MAX_LABEL_CHARACTERS),
-        ("source", MAX_LABEL_CHARACTERS),
     ):
         value: str | None = getattr(document, name)
         if value is not None and len(value) > limit:
             yield Violation(f"{pointer}/{name}", f"has at most {limit} characters")
-    if document.metadata is not None:
-        yield from check_metadata(document.metadata, f"{pointer}/metadata")
 
 
 def _chunks(chunks: list[IncomingChunk], pointer: str, generation: Generation) -> Violations:

@@ -1,7 +1,7 @@
 """Taking documents in: checked, packed, and committed with their job before anyone hears of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +20,9 @@ from service.models import Collection, IncomingChunk, IncomingDocument, IngestMo
 CLEANED = "document {doc_id!r}: characters that cannot be stored were removed"
 
 
-class _Packed(msgspec.Struct, frozen=True):
+class Packed(msgspec.Struct, frozen=True):
+    """A document as it waits in the database."""
+
     doc_id: str
     mode: IngestMode
     payload: bytes
@@ -39,7 +41,15 @@ async def submit_documents(
     Raises `InvalidRequestError`, and `NotFoundError` when the collection has just been deleted.
     """
     packed = await asyncio.to_thread(_pack_all, documents, collection, mode)
-    await _check_languages(database, documents)
+    await check_languages(
+        database,
+        {f"/documents/{at}/language": one.language for at, one in enumerate(documents)},
+    )
+    return await commit(database, collection, packed)
+
+
+async def commit(database: Database, collection: Collection, packed: Sequence[Packed]) -> int:
+    """Store packed documents with their job, whose id it returns."""
     warnings = [CLEANED.format(doc_id=one.doc_id) for one in packed if one.cleaned]
     async with database.write(collection.team_id) as connection:
         await hold_generation(connection, collection.id)
@@ -59,25 +69,24 @@ async def submit_documents(
     return job_id
 
 
-async def _check_languages(database: Database, documents: Sequence[IncomingDocument]) -> None:
-    if all(document.language is None for document in documents):
+async def check_languages(database: Database, given: Mapping[str, str | None]) -> None:
+    """Refuse the languages, by pointer, that the server has no configuration for."""
+    if not any(given.values()):
         return
     known = await text_search_configurations(database)
-    for at, document in enumerate(documents):
-        if document.language is not None and document.language not in known:
-            raise InvalidRequestError.at(
-                f"/documents/{at}/language", f"must be one of: {', '.join(sorted(known))}"
-            )
+    for pointer, language in given.items():
+        if language is not None and language not in known:
+            raise InvalidRequestError.at(pointer, f"must be one of: {', '.join(sorted(known))}")
 
 
 def _pack_all(
     documents: Sequence[IncomingDocument], collection: Collection, mode: IngestMode | None
-) -> list[_Packed]:
+) -> list[Packed]:
     validate_documents(documents, collection.generation)
     return [_pack(document, mode) for document in documents]
 
 
-def _pack(document: IncomingDocument, mode: IngestMode | None) -> _Packed:
+def _pack(document: IncomingDocument, mode: IngestMode | None) -> Packed:
     cleaner = Cleaner()
     pending = PendingDocument(
         text=cleaner.text(document.text),
@@ -90,7 +99,7 @@ def _pack(document: IncomingDocument, mode: IngestMode | None) -> _Packed:
     )
     if mode is None:
         mode = "upsert" if document.chunks else "replace"
-    return _Packed(document.doc_id, mode, pack(pending), cleaner.changed)
+    return Packed(document.doc_id, mode, pack(pending), cleaner.changed)
 
 
 def _pack_chunk(chunk: IncomingChunk, cleaner: Cleaner) -> PendingChunk:

@@ -17,6 +17,13 @@ class PendingChunk(msgspec.Struct, array_like=True, frozen=True):
     position: int | None = None
 
 
+class PendingFile(msgspec.Struct, array_like=True, frozen=True):
+    """A file as it was sent; it becomes text when it is indexed."""
+
+    name: str
+    content: bytes
+
+
 class PendingDocument(msgspec.Struct, array_like=True, frozen=True):
     """A document without its id. New fields go to the end: old payloads must stay readable."""
 
@@ -27,6 +34,7 @@ class PendingDocument(msgspec.Struct, array_like=True, frozen=True):
     summary: str | None = None
     chunks: list[PendingChunk] = []
     language: str | None = None
+    file: PendingFile | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

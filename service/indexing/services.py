@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from service.db.pool import Database
+from service.indexing.conversion import Limits
 from service.indexing.turns import Turns
 from service.indexing.vector_index import IndexBuilds
 from service.providers.base import ContextualizerSource, EmbedderSource
@@ -23,5 +24,7 @@ class IndexingServices(msgspec.Struct, frozen=True):
     headers_allowed: HeadersAllowed
     turns: Turns
     index_builds: IndexBuilds
+    conversion: Limits
+    """What converting one file may take."""
     keep_seconds: float
     """How long a generation that was replaced can be returned to."""

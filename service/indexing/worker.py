@@ -11,6 +11,7 @@ from service.db.pool import Database
 from service.db.prepared import expire_prepared
 from service.db.queue import Queue, QueuedJob, measure_queue, open_queue, tidy_queue
 from service.errors import ProviderError, UnavailableError
+from service.indexing.conversion import Limits
 from service.indexing.job import retry_seconds, run_job
 from service.indexing.mishaps import error_site
 from service.indexing.services import HeadersAllowed, IndexingServices
@@ -72,6 +73,7 @@ class Worker:
         grace_seconds: float = GRACE_SECONDS,
         index_memory_mb: int | None = None,
         keep_seconds: float = KEEP_SECONDS,
+        conversion: Limits | None = None,
     ) -> None:
         self._services = IndexingServices(
             database=database,
@@ -81,6 +83,7 @@ class Worker:
             turns=Turns(builds=max(1, concurrency - 1)),
             index_builds=IndexBuilds(dsn, index_memory_mb),
             keep_seconds=keep_seconds,
+            conversion=conversion or Limits(),
         )
         self._dsn = dsn
         self._concurrency = concurrency

@@ -40,12 +40,13 @@ def test_every_reference_in_the_description_resolves() -> None:
 def test_requests_forbid_what_they_do_not_know() -> None:
     schemas = openapi()["components"]["schemas"]
     bodies = {
-        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        body["schema"]["$ref"].rpartition("/")[2]
         for _, _, operation in operations()
         if "requestBody" in operation
-        and "$ref" in operation["requestBody"]["content"]["application/json"]["schema"]
+        for body in operation["requestBody"]["content"].values()
+        if "$ref" in body["schema"]
     }
-    assert {"CollectionRequest", "SearchRequest", "KeyRequest"} <= bodies
+    assert {"CollectionRequest", "SearchRequest", "KeyRequest", "FilesForm"} <= bodies
     assert all(schemas[name]["additionalProperties"] is False for name in bodies)
 
 
