@@ -21,9 +21,7 @@ from service.models import Metadata
 
 FORM_BYTES = 1_000_000
 """For what a form holds beside its files."""
-Sent = Annotated[
-    UploadFile, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})
-]
+Sent = Annotated[UploadFile, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
 ALONE = "/{}", "names one document: send it with one file"
 
 
