@@ -13,6 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from support.api import new_collection
 
+from service.instruments import HTTP_DURATION
+
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 
@@ -106,3 +108,21 @@ async def test_health_checks_are_logged_as_details_only(client: httpx.AsyncClien
     with structlog.testing.capture_logs() as logs:
         await client.get("/livez")
     assert [entry["log_level"] for entry in logs] == ["debug"]
+
+
+async def test_any_number_of_paths_methods_and_names_is_few_series(
+    client: httpx.AsyncClient,
+) -> None:
+    async def provoke(number: int) -> set[tuple[str, ...]]:
+        await client.get(f"/v1/unknown-{number}")
+        await client.request(f"BREW{number}", "/v1/collections")
+        await client.get(f"/v1/collections/name-{number}")
+        return {one.labels for one in HTTP_DURATION.points()}
+
+    once = await provoke(0)
+    assert {
+        ("GET", "unmatched", "404"),
+        ("_OTHER", "unmatched", "405"),
+        ("GET", "/v1/collections/{name}", "404"),
+    } <= once
+    assert await provoke(1) == await provoke(2) == once
