@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-lexical bench-metrics bench-quality bench-reindex faults faults-indexing load clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-quality bench-reindex faults faults-indexing load clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-dense: $(INSTALLED)  ## Recall, filters and cost of the dense leg on 100,0
 
 bench-http: $(INSTALLED)  ## Compare hybrid search over HTTP with the least it can be, on 150,000 chunks (many minutes)
 	@$(BIN)/python bench/search_http.py $(ARGS)
+
+bench-ingest: $(INSTALLED)  ## Compare indexing client vectors with a bare COPY and INSERT of the same rows (minutes)
+	@PYTHONPATH=tests $(BIN)/python bench/ingest.py $(ARGS)
 
 bench-metrics: $(INSTALLED)  ## Measure what the metrics of a search cost it
 	@$(BIN)/python bench/metrics_cost.py
