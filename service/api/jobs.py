@@ -1,16 +1,22 @@
 """Jobs: how far accepted documents are."""
 
-import msgspec
-from litestar import get
+from typing import Annotated
 
-from service.api.access import CurrentCollection, requires
+import msgspec
+from litestar import get, post
+from litestar.params import QueryParameter
+
+from service.api.access import CurrentCollection, CurrentPrincipal, requires
 from service.api.fields import Limit, Offset, RowId
-from service.api.problems import EVERYWHERE
+from service.api.problems import ACTING, EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import jobs
 from service.db.jobs import JobInfo
 from service.errors import NotFoundError
-from service.models import Collection
+from service.indexing import cancelling
+from service.models import Collection, JobStatus
+
+Status = Annotated[JobStatus | None, QueryParameter(description="only jobs in this state")]
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -32,10 +38,14 @@ async def list_jobs(
     collection: CurrentCollection,
     limit: Limit = 20,
     offset: Offset = 0,
+    status: Status = None,
 ) -> JobList:
-    """List the jobs of a collection, the newest first."""
+    """List the jobs of a collection, the newest first; `total` counts those in the state."""
     async with services.database.write(collection.team_id) as connection:
-        return JobList(*await jobs.list_jobs(connection, collection.id, limit=limit, offset=offset))
+        found = await jobs.list_jobs(
+            connection, collection.id, status=status, limit=limit, offset=offset
+        )
+    return JobList(*found)
 
 
 @get(
@@ -49,6 +59,27 @@ async def get_job(
     job_id: RowId, services: CurrentServices, collection: CurrentCollection
 ) -> JobInfo:
     """The state of a job, its counts, its warnings, and why documents failed."""
+    return await find_job(services, collection, job_id)
+
+
+@post(
+    "/collections/{name:str}/jobs/{job_id:str}/cancel",
+    guards=[requires("index", "admin")],
+    responses=ACTING,
+    status_code=200,
+    summary="Cancel a job",
+    tags=["jobs"],
+)
+async def cancel_job(
+    job_id: RowId,
+    services: CurrentServices,
+    collection: CurrentCollection,
+    principal: CurrentPrincipal,
+) -> JobInfo:
+    """End a job that takes documents in, or a re-index (scope `admin`); what is indexed stays."""
+    await cancelling.cancel_job(
+        services.database, collection, job_id, may_reindex="admin" in principal.scopes
+    )
     return await find_job(services, collection, job_id)
 
 

@@ -109,19 +109,3 @@ async def resume_job(
     """Let a paused re-index go on, or one that failed try again what failed."""
     await reindexing.resume_reindex(services.database, collection, job_id)
     return await find_job(services, collection, job_id)
-
-
-@post(
-    "/collections/{name:str}/jobs/{job_id:str}/cancel",
-    guards=[requires("admin")],
-    responses=ACTING,
-    status_code=200,
-    summary="Cancel a re-index",
-    tags=["jobs"],
-)
-async def cancel_job(
-    job_id: RowId, services: CurrentServices, collection: CurrentCollection
-) -> JobInfo:
-    """End a re-index and drop what it built; the collection stays as it is."""
-    await reindexing.cancel_reindex(services.database, collection, job_id)
-    return await find_job(services, collection, job_id)

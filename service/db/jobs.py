@@ -73,9 +73,13 @@ j.created_at, j.updated_at, (SELECT count(*) FROM braid.ingests i
 GET_JOB = f"SELECT {JOB_COLUMNS} FROM braid.jobs j WHERE j.collection_id = $1 AND j.id = $2"
 LIST_JOBS = f"""
 SELECT {JOB_COLUMNS} FROM braid.jobs j
-WHERE j.collection_id = $1 ORDER BY j.id DESC LIMIT $2 OFFSET $3
+WHERE j.collection_id = $1 AND ($4::text IS NULL OR j.status = $4)
+ORDER BY j.id DESC LIMIT $2 OFFSET $3
 """
-COUNT_JOBS = "SELECT count(*) FROM braid.jobs WHERE collection_id = $1"
+COUNT_JOBS = """
+SELECT count(*) FROM braid.jobs
+WHERE collection_id = $1 AND ($2::text IS NULL OR status = $2)
+"""
 FAILURES = f"""
 SELECT i.job_id, d.doc_id, i.failure_reason FROM unnest($1::bigint[]) AS asked (job_id)
 CROSS JOIN LATERAL (
@@ -93,7 +97,7 @@ JOB_STATUS = "SELECT status FROM braid.jobs WHERE id = $1"
 
 
 class JobCounts(msgspec.Struct, frozen=True):
-    """Documents of a job; `superseded` ones were deleted or sent anew before their turn.
+    """Documents of a job; `superseded` ones were deleted, sent anew or cancelled before.
 
     A document that changes during a re-index counts once more.
     """
@@ -215,11 +219,16 @@ async def get_job(connection: Connection, collection_id: int, job_id: int) -> Jo
 
 
 async def list_jobs(
-    connection: Connection, collection_id: int, *, limit: int, offset: int
+    connection: Connection,
+    collection_id: int,
+    *,
+    status: JobStatus | None = None,
+    limit: int,
+    offset: int,
 ) -> tuple[list[JobInfo], int]:
-    """Jobs of a collection, the newest first, and how many there are."""
-    rows = await connection.fetch(LIST_JOBS, collection_id, limit, offset)
-    total: int = await connection.fetchval(COUNT_JOBS, collection_id)
+    """Jobs of a collection (of one status), the newest first, and how many there are."""
+    rows = await connection.fetch(LIST_JOBS, collection_id, limit, offset, status)
+    total: int = await connection.fetchval(COUNT_JOBS, collection_id, status)
     return await _with_failures(connection, rows), total
 
 

@@ -45,6 +45,10 @@ async def test_documents_are_accepted_indexed_and_found(client: httpx.AsyncClien
     listed = (await client.get("/v1/collections/docs/jobs")).json()
     assert [one["job_id"] for one in listed["jobs"]] == [job["job_id"], job_id]
     assert job["counts"] == {"documents": 1, "indexed": 1, "failed": 0, "superseded": 0}
+    done = (await client.get("/v1/collections/docs/jobs?status=done&limit=1")).json()
+    assert (len(done["jobs"]), done["total"]) == (1, 2)
+    assert (await client.get("/v1/collections/docs/jobs?status=error")).json()["total"] == 0
+    problem(await client.get("/v1/collections/docs/jobs?status=lost"), 400)
     assert await found(client, "sleeping cats", k=1) == ["cats::0"]
     info = (await client.get("/v1/collections/docs")).json()
     assert (info["documents"], info["chunks"], info["summaries"]) == (2, 2, 0)

@@ -127,7 +127,9 @@ async def test_the_collection_shows_the_generation_that_is_built(
         assert building["bm25"] == {"k1": 2.0, "b": 0.5}
         assert building["status"] == "paused"
         assert building["documents"] == 2
-        response = await client.post(f"/v1/collections/docs/jobs/{job_id}/cancel")
+        url = f"/v1/collections/docs/jobs/{job_id}/cancel"
+        problem(await client.post(url, headers=await new_key(client, "index")), 403)
+        response = await client.post(url)
         assert response.json()["status"] == "cancelled"
         info = (await client.get("/v1/collections/docs")).json()
         assert (info["building"], info["language"]) == (None, "english")
@@ -168,16 +170,19 @@ async def test_what_cannot_be_done_is_a_conflict(client: httpx.AsyncClient) -> N
     )
     problem(await client.post("/v1/collections/docs/rollback"), 409)
     jobs = (await client.get("/v1/collections/docs/jobs")).json()["jobs"]
-    for action in ("pause", "resume", "cancel"):
+    for action in ("pause", "resume"):
         url = f"/v1/collections/docs/jobs/{jobs[0]['job_id']}/{action}"
         assert "only a re-index" in problem(await client.post(url), 409)["detail"]
         problem(await client.post(f"/v1/collections/docs/jobs/999/{action}"), 404)
+    url = f"/v1/collections/docs/jobs/{jobs[0]['job_id']}/cancel"
+    assert "over" in problem(await client.post(url), 409)["detail"]
+    problem(await client.post("/v1/collections/docs/jobs/999/cancel"), 404)
 
 
 async def test_only_an_admin_key_may_reindex(client: httpx.AsyncClient) -> None:
     await new_collection(client, "docs")
     key = await new_key(client, "search", "index")
-    for path in ("reindex", "rollback", "jobs/1/pause", "jobs/1/resume", "jobs/1/cancel"):
+    for path in ("reindex", "rollback", "jobs/1/pause", "jobs/1/resume"):
         response = await client.post(f"/v1/collections/docs/{path}", json={}, headers=key)
         problem(response, 403)
 
