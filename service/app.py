@@ -20,6 +20,7 @@ from service.api import (
     diagnose,
     documents,
     files,
+    flags,
     health,
     jobs,
     keys,
@@ -48,6 +49,7 @@ from service.api.services import ProviderServices, Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
 from service.db.changes import Changes
 from service.db.credentials import Credentials
+from service.db.flags import Flags
 from service.db.migrate import newest_revision
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database, open_database
@@ -113,6 +115,8 @@ WRITE: Sequence[ControllerRouterHandler] = (
     providers.check_provider,
     teams.create_team,
     teams.list_teams,
+    flags.put_flag,
+    flags.list_flags,
     vector_index.build_index,
     vector_index.drop_index,
 )
@@ -264,6 +268,8 @@ async def _running(
         stack.push_async_callback(local_rerankers.close)
         rerankers = Rerankers(outside.accounts, local_rerankers)
         access = AccessCache(changes)
+        known_flags = Flags(database, changes)
+        await known_flags.refresh()
         services = _services(
             settings,
             database,
@@ -271,24 +277,26 @@ async def _running(
             embedders=embedders,
             rerankers=rerankers,
             access=access,
+            known_flags=known_flags,
         )
         changes.subscribe_to_history(services.search.corpus.forget)
         if direct is not None:
-            await stack.enter_async_context(_background("changes", changes.listen()))
+            await stack.enter_async_context(background("changes", changes.listen()))
+        await stack.enter_async_context(background("flags", known_flags.watch()))
         await stack.enter_async_context(
-            _background("warm-up", _warm(role, outside.outbound, embedders))
+            background("warm-up", _warm(role, outside.outbound, embedders))
         )
         if services.search.replicas is not None:
             stack.enter_context(observing(services.search.replicas.observe))
             watching = services.search.replicas.watch()
-            await stack.enter_async_context(_background("replicas", watching))
+            await stack.enter_async_context(background("replicas", watching))
         if role != "index":
             warming = warm_up(database, services.search.corpus)
-            await stack.enter_async_context(_background("lexical warm-up", warming))
+            await stack.enter_async_context(background("lexical warm-up", warming))
         if role != "search":
-            await stack.enter_async_context(_background("sweep", _sweep(database)))
+            await stack.enter_async_context(background("sweep", _sweep(database)))
             worker = _worker(services)
-            await stack.enter_async_context(_background("worker", worker.run(), services.stopped))
+            await stack.enter_async_context(background("worker", worker.run(), services.stopped))
         gauges = (database.observe, services.gate.observe, rerankers.observe, observe_process)
         stack.enter_context(observing(*gauges))
         log.info("started", role=role, version=__version__)
@@ -353,11 +361,13 @@ def _services(
     embedders: Embedders,
     rerankers: Rerankers,
     access: AccessCache,
+    known_flags: Flags,
 ) -> Services:
     return Services(
         settings=settings,
         database=database,
         access=access,
+        flags=known_flags,
         providers=outside,
         embedders=embedders,
         search=SearchServices(
@@ -366,6 +376,7 @@ def _services(
             CorpusCache(StatisticsCache(), PackedIndex()),
             rerankers,
             replicas=_replicas(settings),
+            flags=known_flags,
         ),
         gate=Gate(settings.max_concurrent_searches or _connections(settings)),
         languages=Languages(database),
@@ -381,6 +392,7 @@ def _worker(services: Services) -> Worker:
         worker_url(settings),
         services.embedders,
         contextualizers=Contextualizers(services.providers.accounts),
+        headers_allowed=services.flags.headers_allowed,
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
@@ -389,7 +401,7 @@ def _worker(services: Services) -> Worker:
 
 
 @contextlib.asynccontextmanager
-async def _background(
+async def background(
     name: str, work: Coroutine[Any, Any, None], stopped: list[str] | None = None
 ) -> AsyncIterator[None]:
     """Run something beside the requests and end it with them; its name is `stopped` on failure."""

@@ -23,6 +23,7 @@ IndexPolicy = Literal["auto", "hnsw", "exact"]
 ContextMode = Literal["model", "heading"]
 BatchPolicy = Literal["never", "auto", "always"]
 ProviderKind = Literal["voyage", "openai", "cohere", "anthropic", "local"]
+FlagName = Literal["contextual_retrieval", "hybrid_search"]
 Metadata = dict[str, Any]
 
 

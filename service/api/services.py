@@ -10,6 +10,7 @@ from service.api.access_cache import AccessCache
 from service.api.admission import Gate
 from service.api.languages import Languages
 from service.db.credentials import Credentials
+from service.db.flags import Flags
 from service.db.pool import Database
 from service.providers.embedders import Embedders
 from service.providers.outbound import Accounts, Outbound
@@ -37,6 +38,7 @@ class Services(msgspec.Struct, frozen=True):
     settings: Settings
     database: Database
     access: AccessCache
+    flags: Flags
     providers: ProviderServices
     embedders: Embedders
     search: SearchServices

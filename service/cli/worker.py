@@ -3,10 +3,12 @@
 import asyncio
 import signal
 
-from service.app import local_embedders, provider_services, worker_url
+from service.app import background, local_embedders, provider_services, worker_url
 from service.cli.metrics_page import serving_metrics
 from service.cli.parser import Arguments
 from service.cli.serve import database_url
+from service.db.changes import Changes
+from service.db.flags import Flags
 from service.db.pool import open_database
 from service.db.preflight import check_schema
 from service.indexing.conversion import Limits
@@ -30,13 +32,17 @@ async def _work(settings: Settings) -> None:
     await check_schema(dsn)
     telemetry = configure_telemetry(settings, "worker")
     database = await open_database(dsn, size=settings.db_pool_size, pgbouncer=settings.db_pgbouncer)
-    outside = provider_services(settings, database)
+    changes = Changes(worker_url(settings))
+    flags = Flags(database, changes)
+    await flags.refresh()
+    outside = provider_services(settings, database, changes)
     embedders = local_embedders(settings, outside.accounts)
     worker = Worker(
         database,
         worker_url(settings),
         embedders,
         contextualizers=Contextualizers(outside.accounts),
+        headers_allowed=flags.headers_allowed,
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
@@ -51,7 +57,8 @@ async def _work(settings: Settings) -> None:
             observing(database.observe, observe_process),
             serving_metrics(settings.host, settings.metrics_port),
         ):
-            await worker.run()
+            async with background("changes", changes.listen()), background("flags", flags.watch()):
+                await worker.run()
     finally:
         await embedders.close()
         await outside.outbound.close()

@@ -74,7 +74,8 @@ async def diagnose(
     for pointer, given in (("/doc_id", request.doc_id), ("/id", request.id)):
         if "\x00" in (given or ""):
             raise InvalidRequestError.at(pointer, "holds a NUL")
-    return await _Diagnose(services, plan_search(request, collection), request).run()
+    plan = plan_search(request, collection, hybrid=services.hybrid_for(collection.team_id))
+    return await _Diagnose(services, plan, request).run()
 
 
 class _Diagnose:

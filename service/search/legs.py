@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from service.db.candidates import CandidateQuery
+from service.db.flags import Flags
 from service.db.pool import Database
 from service.db.replicas import Replicas
 from service.errors import ProviderError
@@ -32,6 +33,11 @@ class SearchServices(msgspec.Struct, frozen=True):
     rerankers: RerankerSource | None = None
     shares: FilterShares = msgspec.field(default_factory=FilterShares)
     replicas: Replicas | None = None
+    flags: Flags | None = None
+
+    def hybrid_for(self, team_id: int) -> bool:
+        """Whether searches of a team may use both legs."""
+        return self.flags is None or self.flags.on("hybrid_search", team_id)
 
 
 class Legs(msgspec.Struct, frozen=True):

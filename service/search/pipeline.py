@@ -52,7 +52,8 @@ async def search_collection(
     Raises `InvalidRequestError` for a request that has no meaning on this collection, and
     `UnavailableError` when no leg could answer.
     """
-    return await _answer(services, [plan_search(request, collection)])
+    hybrid = services.hybrid_for(collection.team_id)
+    return await _answer(services, [plan_search(request, collection, hybrid=hybrid)])
 
 
 async def search_collections(
@@ -62,7 +63,8 @@ async def search_collections(
 
     A collection in which nothing could answer degrades the answer.
     """
-    return await _answer(services, plan_searches(request, collections))
+    hybrid = services.hybrid_for(collections[0].team_id)
+    return await _answer(services, plan_searches(request, collections, hybrid=hybrid))
 
 
 async def _answer(services: SearchServices, plans: Sequence[SearchPlan]) -> SearchResponse:
@@ -94,6 +96,8 @@ class _Search:
         """For what is the same in all collections."""
         self._deadline = deadline or Deadline(self._plan.request.timeout_ms / 1000)
         self._progress = Progress(self._deadline)
+        if self._plan.missed is not None:
+            self._progress.degrade(self._plan.missed, "off by flag")
         self._vectors = vectors or QueryVectors(services.embedders, self._plan.text)
         self._collections = [
             CollectionLegs(services, plan, self._vectors, self._deadline) for plan in plans

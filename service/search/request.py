@@ -145,16 +145,30 @@ class SearchPlan(msgspec.Struct, frozen=True):
     """Candidates that each leg fetches first."""
     per_document: int | None
     rerank: RerankPlan | None = None
+    missed: Literal["dense", "lexical"] | None = None
+    """The leg that was asked for by name and that a flag leaves out."""
     shown_name: str | msgspec.UnsetType = msgspec.UNSET
     """Name of the collection, where hits have to say it."""
 
 
-def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
-    """Check the request against the collection and fill in its defaults."""
+def plan_search(
+    request: SearchRequest, collection: Collection, *, hybrid: bool = True
+) -> SearchPlan:
+    """Check the request against the collection and fill in its defaults.
+
+    Without `hybrid` one leg answers what would be a hybrid search: the dense one, or the lexical
+    one where there is no vector to search with.
+    """
+    asked = request.mode or collection.search.mode
+    mode = asked if hybrid else _one_leg(asked, request, [collection])
+    return _plan(request, collection, asked, mode)
+
+
+def _plan(request: SearchRequest, collection: Collection, asked: Mode, mode: Mode) -> SearchPlan:
+    """The plan for a search that is answered in `mode`, whatever was asked for."""
     defaults = collection.search
-    mode = request.mode or defaults.mode
     text = _query_text(request.query)
-    _check_query(mode, request.query, text)
+    _check_query(_mode_to_check(asked, mode, request), request.query, text)
     fusion = request.fusion
     if fusion.weights and fusion.weights.dense + fusion.weights.lexical == 0:
         raise InvalidRequestError.at("/fusion/weights", "must not both be 0")
@@ -162,13 +176,13 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         Weights(fusion.weights.dense, fusion.weights.lexical) if fusion.weights else None
     ) or defaults.weights
     vector = _query_vector(request.query, collection)
-    if mode == "vector" and vector is None and collection.generation.provider == "none":
+    if asked == "vector" and vector is None and collection.generation.provider == "none":
         raise InvalidRequestError.at(
             "/query/vector", "is required: the collection has no embedder for a text"
         )
     for leg, modes in (("dense", ("hybrid", "vector")), ("lexical", ("hybrid", "text"))):
-        if getattr(request.min_score, leg) is not None and mode not in modes:
-            raise InvalidRequestError.at(f"/min_score/{leg}", f"has no meaning in mode {mode}")
+        if getattr(request.min_score, leg) is not None and asked not in modes:
+            raise InvalidRequestError.at(f"/min_score/{leg}", f"has no meaning in mode {asked}")
     rerank = _rerank_plan(request, collection.rerank) if text else None
     grouped = GROUPED_CHUNKS_PER_DOCUMENT if request.group_by == "document" else None
     return SearchPlan(
@@ -184,25 +198,28 @@ def plan_search(request: SearchRequest, collection: Collection) -> SearchPlan:
         pool=max(fusion.fetch_k or defaults.fetch_k, _least_pool(request), _read_by(rerank)),
         per_document=request.max_chunks_per_document or grouped,
         rerank=rerank,
+        missed=_missed(asked, mode, request),
     )
 
 
-def plan_searches(request: SearchRequest, collections: Sequence[Collection]) -> list[SearchPlan]:
+def plan_searches(
+    request: SearchRequest, collections: Sequence[Collection], *, hybrid: bool = True
+) -> list[SearchPlan]:
     """Plans of one search over several collections; what all of them set alike is their default.
 
     The mode, the rule of fusion and the first pool are one for all.
     """
     modes = {collection.search.mode for collection in collections}
-    mode = request.mode or (modes.pop() if len(modes) == 1 else "hybrid")
-    request = msgspec.structs.replace(request, mode=mode)
-    plans = [plan_search(request, collection) for collection in collections]
+    asked = request.mode or (modes.pop() if len(modes) == 1 else "hybrid")
+    mode = asked if hybrid else _one_leg(asked, request, collections)
+    plans = [_plan(request, collection, asked, mode) for collection in collections]
     rules = [(plan.method, plan.weights, plan.rrf_k) for plan in plans]
     if any(rule != rules[0] for rule in rules):
         plain = SearchDefaults()
         rules = [
             (plan.method, plan.weights, plan.rrf_k)
             for plan in (
-                plan_search(request, msgspec.structs.replace(one, search=plain))
+                _plan(request, msgspec.structs.replace(one, search=plain), asked, mode)
                 for one in collections
             )
         ]
@@ -221,6 +238,30 @@ def plan_searches(request: SearchRequest, collections: Sequence[Collection]) -> 
         )
         for plan in plans
     ]
+
+
+def _one_leg(asked: Mode, request: SearchRequest, collections: Sequence[Collection]) -> Mode:
+    """The mode that answers where no search may use both legs."""
+    if asked != "hybrid":
+        return asked
+    embedded = any(one.generation.provider != "none" for one in collections)
+    return "vector" if embedded or request.query.vector is not None else "text"
+
+
+def _mode_to_check(asked: Mode, mode: Mode, request: SearchRequest) -> Mode:
+    """The mode whose rules the query must keep; by default a vector alone will do as well."""
+    if mode == "vector" and request.mode is None and request.query.text is None:
+        return mode
+    return asked
+
+
+def _missed(asked: Mode, mode: Mode, request: SearchRequest) -> Literal["dense", "lexical"] | None:
+    """The leg that was asked for by name and is left out."""
+    if asked == mode:
+        return None
+    left_out: Literal["dense", "lexical"] = "lexical" if mode == "vector" else "dense"
+    named = request.mode is not None or getattr(request.min_score, left_out) is not None
+    return left_out if named else None
 
 
 def _rerank_plan(request: SearchRequest, defaults: RerankDefaults) -> RerankPlan | None:

@@ -135,6 +135,8 @@ OPENS = {
     ("POST", "/v1/providers/{provider_id}/check"): ["admin"],
     ("POST", "/v1/teams"): [],
     ("GET", "/v1/teams"): [],
+    ("PUT", "/v1/flags/{name}"): [],
+    ("GET", "/v1/flags"): [],
 }
 
 
