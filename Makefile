@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-quality bench-reindex faults faults-indexing load clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-quality bench-reindex faults faults-indexing load clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ lock: $(BIN)/uv  ## Resolve the dependencies again and write both lock files
 
 bench: $(INSTALLED)  ## Measure what a search costs beyond its SQL
 	@$(BIN)/python bench/search_overhead.py $(ARGS)
+
+bench-chunking: $(INSTALLED)  ## Compare chunks of our chunker with given ones by passages (ARGS="FOLDER --cache DIR")
+	@$(BIN)/python bench/chunking.py $(ARGS)
 
 bench-dense: $(INSTALLED)  ## Recall, filters and cost of the dense leg on 100,000 vectors (minutes)
 	@$(BIN)/python bench/dense.py $(ARGS)
