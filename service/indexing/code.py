@@ -202,16 +202,17 @@ def _positions(text: str, encoded: bytes) -> Any:
 
 
 def _walk(root: Node, encoded: bytes) -> Iterator[tuple[int, int, int, str]]:
-    waiting: list[tuple[Node, int, int]] = [(root, 0, 0)]
+    waiting: list[tuple[Node, int, int, int]] = [(root, 0, 0, 0)]
     while waiting:
-        node, depth, distance = waiting.pop()
+        node, start, depth, distance = waiting.pop()
         inner = _definition_in(node)
         if inner is not None and depth < MAX_DEPTH and node.parent is not None:
-            yield _start(node), node.end_byte, depth, _label(inner, encoded)
+            yield start, node.end_byte, depth, _label(inner, encoded)
             node, depth, distance = inner, depth + 1, 0
         if distance <= DEPTH_OF_BODY:
             children = node.named_children
-            waiting.extend((child, depth, distance + 1) for child in reversed(children))
+            begun = zip(reversed(children), reversed(_starts(children)), strict=True)
+            waiting.extend((child, begin, depth, distance + 1) for child, begin in begun)
 
 
 def _definition_in(node: Node) -> Node | None:
@@ -222,17 +223,22 @@ def _definition_in(node: Node) -> Node | None:
     return None
 
 
-def _start(node: Node) -> int:
-    """Where the comments begin that stand right above it."""
-    first = node
-    before = node.prev_named_sibling
-    while (
-        before is not None
-        and before.type in LEADING
-        and before.end_point.row + 1 >= first.start_point.row
-    ):
-        first, before = before, before.prev_named_sibling
-    return first.start_byte
+def _starts(siblings: Sequence[Node]) -> list[int]:
+    """Where each begins, with the comments that stand right above it.
+
+    In one pass: the parser looks for the sibling before a node from the first one on.
+    """
+    starts: list[int] = []
+    before: Node | None = None
+    for node in siblings:
+        attached = (
+            before is not None
+            and before.type in LEADING
+            and before.end_point.row + 1 >= node.start_point.row
+        )
+        starts.append(starts[-1] if attached else node.start_byte)
+        before = node
+    return starts
 
 
 def _label(node: Node, encoded: bytes) -> str:

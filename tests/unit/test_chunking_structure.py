@@ -233,3 +233,9 @@ def test_hostile_nesting_is_split(text: str) -> None:
         assert "".join(
             "".join(c.text.split()) for c in iter_chunks(text, chunking(), name=name)
         ) == ("".join(text.split()))
+
+
+def test_comments_above_a_definition_are_found_in_one_pass() -> None:
+    comments = "# what it does\n" * 20_000
+    (found,) = definitions(f"x = 1\n\n{comments}def last():\n    pass\n", "a.py")
+    assert (found.start, found.label) == (len("x = 1\n\n"), "def last()")
