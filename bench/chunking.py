@@ -138,20 +138,24 @@ async def index_given(client: httpx.AsyncClient, task: Task, provider: str) -> S
 
 
 async def index_raw(
-    client: httpx.AsyncClient, task: Task, provider: str, size: str, *, named: bool
+    client: httpx.AsyncClient, task: Task, size: str, given: argparse.Namespace
 ) -> Splitting:
     tokens, overlap = map(int, size.split("/"))
-    name = f"{task.name}-{tokens}-{overlap}{'-named' if named else ''}"
+    name = f"{task.name}-{tokens}-{overlap}"
     collection = {
         "name": name,
         "chunking": {"size": tokens, "overlap": overlap},
-        "contextual": {"enabled": True, "mode": "heading"},
+        "contextual": {"enabled": not given.without_headings, "mode": "heading"},
     }
     documents = [
-        {"doc_id": document, "text": text, **({"source": document + kind(text)} if named else {})}
+        {
+            "doc_id": document,
+            "text": text,
+            **({"source": document + kind(text)} if given.named else {}),
+        }
         for document, text in task.documents.items()
     ]
-    await _index(client, collection, documents, provider)
+    await _index(client, collection, documents, given.provider)
     chunks = {
         record["id"]: Passage(record["doc_id"], record["start"], record["end"])
         async for record in _records(client, name)
@@ -262,7 +266,7 @@ async def compare(given: argparse.Namespace, task: Task) -> list[dict[str, Any]]
             if size == "given":
                 splitting = await index_given(client, task, given.provider)
             else:
-                splitting = await index_raw(client, task, given.provider, size, named=given.named)
+                splitting = await index_raw(client, task, size, given)
             for mode in given.modes:
                 found = await measure(client, task, splitting, mode)
                 told.append({"set": task.name, "chunks": size, "mode": mode, **found})
@@ -296,6 +300,7 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", nargs="*", default=SIZES, metavar="SIZE/OVERLAP")
     parser.add_argument("--modes", nargs="*", default=MODES, choices=("text", "vector", "hybrid"))
     parser.add_argument("--named", action="store_true", help="give code a file name of its kind")
+    parser.add_argument("--without-headings", action="store_true", help="no headers of headings")
     parser.add_argument("--provider", default="local", help="`none` for mode text: no embedding")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "braid-quality")
     parser.add_argument("--json", type=Path, help="file for the figures")
