@@ -1,6 +1,6 @@
 """Inner value types, shared by the API, search, indexing and the database layer."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -163,6 +163,14 @@ class IncomingChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position: int | None = None
 
 
+class DocumentChunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one document is split where that is not its collection's way; in tokens."""
+
+    size: Annotated[int, msgspec.Meta(ge=16, le=8192)]
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=8191)] | None = None
+    """An eighth of the size unless given; less than the size."""
+
+
 class IncomingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A document as posted: raw text to be chunked here, or the client's own chunks."""
 
@@ -174,6 +182,7 @@ class IncomingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary: str | None = None
     chunks: list[IncomingChunk] | None = None
     language: str | None = None
+    chunking: DocumentChunking | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -9,13 +9,12 @@ from service.api.contextual_settings import ContextualSettings, checked_contextu
 from service.api.fields import ModelName
 from service.api.services import Services
 from service.errors import InvalidRequestError, ProviderError, UnavailableError
+from service.indexing.splitting import OVERLAP_PART
 from service.models import AnalyzerKind, Generation
 from service.providers.embedders import DEFAULT_MODELS, NO_PROVIDER
 from service.providers.outbound import UnknownProviderError
 
 DEFAULT_CHUNK_SIZE = 512
-OVERLAP_PART = 8
-"""Without an overlap of its own a chunk shares an eighth of its size with the next."""
 
 Language = Annotated[str, Meta(min_length=1, max_length=63)]
 ProviderName = Annotated[str, Meta(min_length=1, max_length=64)]

@@ -15,7 +15,8 @@ from service.db.prepared import PreparedByHash, as_prepared
 from service.models import Generation, RecordType
 
 DOCUMENTS = """
-SELECT id, doc_id, version, title, source, CASE WHEN $2 THEN text END AS text FROM braid.documents
+SELECT id, doc_id, version, title, source, CASE WHEN $2 THEN text END AS text,
+    chunk_size, chunk_overlap FROM braid.documents
 WHERE id = ANY($1) ORDER BY version
 """
 ROWS = """
@@ -69,6 +70,9 @@ class SourceDocument(msgspec.Struct, frozen=True):
     title: str | None
     source: str | None
     text: str | None
+    chunk_size: int | None
+    """Its own, where it is not the collection's."""
+    chunk_overlap: int | None
 
 
 class SourceRow(msgspec.Struct, frozen=True):

@@ -50,10 +50,14 @@ UPDATE braid.documents d SET
                ELSE coalesce(new.metadata, d.metadata) END,
     language = CASE WHEN new.whole THEN new.language ELSE coalesce(new.language, d.language) END,
     summary = CASE WHEN new.whole THEN new.summary ELSE coalesce(new.summary, d.summary) END,
-    text = CASE WHEN new.whole THEN new.text ELSE coalesce(new.text, d.text) END
+    text = CASE WHEN new.whole THEN new.text ELSE coalesce(new.text, d.text) END,
+    chunk_size = CASE WHEN new.whole OR new.text IS NOT NULL THEN new.chunk_size
+                 ELSE d.chunk_size END,
+    chunk_overlap = CASE WHEN new.whole OR new.text IS NOT NULL THEN new.chunk_overlap
+                    ELSE d.chunk_overlap END
 FROM unnest($1::bigint[], $2::boolean[], $3::text[], $4::text[], $5::jsonb[], $6::text[],
-            $7::text[], $8::text[])
-    AS new (id, whole, title, source, metadata, language, summary, text)
+            $7::text[], $8::text[], $9::int[], $10::int[])
+    AS new (id, whole, title, source, metadata, language, summary, text, chunk_size, chunk_overlap)
 WHERE d.id = new.id
 """
 
@@ -88,6 +92,8 @@ class DocumentVersion(msgspec.Struct, frozen=True):
     language: str | None
     summary: str | None
     text: str | None
+    chunking: tuple[int, int] | None
+    """Size and overlap, where the document has its own."""
 
 
 async def hold_generation(connection: Connection, collection_id: int) -> Generation:
@@ -137,6 +143,8 @@ async def publish(connection: Connection, versions: Sequence[DocumentVersion]) -
         [version.language for version in versions],
         [version.summary for version in versions],
         [version.text for version in versions],
+        [version.chunking[0] if version.chunking else None for version in versions],
+        [version.chunking[1] if version.chunking else None for version in versions],
     )
 
 

@@ -113,10 +113,21 @@ def _documents(documents: Sequence[IncomingDocument], generation: Generation) ->
     for at, document in enumerate(documents):
         pointer = f"/documents/{at}"
         yield from check_labels(document, pointer)
+        yield from _chunking(document, f"{pointer}/chunking")
         if first_at.setdefault(document.doc_id, at) != at:
             yield Violation(f"{pointer}/doc_id", "the same document twice in one request")
         yield from _fields(document, pointer)
         yield from _chunks(document.chunks or [], pointer, generation)
+
+
+def _chunking(document: IncomingDocument, pointer: str) -> Violations:
+    chunking = document.chunking
+    if chunking is None:
+        return
+    if document.chunks:
+        yield Violation(pointer, "the client's own chunks are kept as they are")
+    if chunking.overlap is not None and chunking.overlap >= chunking.size:
+        yield Violation(f"{pointer}/overlap", f"must be less than the size ({chunking.size})")
 
 
 def _fields(document: IncomingDocument, pointer: str) -> Violations:

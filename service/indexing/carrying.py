@@ -92,7 +92,10 @@ def plan_carried(
     pieces, change = None, rules.change
     headings = Headings(document.title, document.source or document.doc_id)
     if change.resplit and document.text is not None:
-        pieces = _resplit(document, document.text, rows, rules.chunking, checkpoint)
+        chunking = rules.chunking
+        if document.chunk_size is not None:
+            chunking = chunking.resized(document.chunk_size, document.chunk_overlap or 0)
+        pieces = _resplit(document, document.text, rows, chunking, checkpoint)
     kept = [row for row in rows if pieces is None or not _is_raw(row)]
     records = [_carry(row, rules, headings) for row in kept]
     if pieces is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from service.indexing.code import code_chunks, definitions
 from service.indexing.markdown import is_markdown
-from service.indexing.splitting import Chunk, Chunking, plain
+from service.indexing.splitting import MAX_SIZE, Chunk, Chunking, plain
 from service.indexing.tables import markdown_chunks
 from service.models import Generation
 from service.providers.base import Embedder
@@ -15,8 +15,8 @@ def chunking_of(generation: Generation, embedder: Embedder | None) -> Chunking:
     """The generation's chunking in tokens of its embedder, never beyond the embedder's window."""
     if embedder is None:
         return Chunking(generation.chunk_size, generation.chunk_overlap, estimate_tokens)
-    size = min(generation.chunk_size, embedder.max_tokens)
-    return Chunking(size, min(generation.chunk_overlap, size - 1), embedder.count_tokens)
+    whole = Chunking(MAX_SIZE, 0, embedder.count_tokens, embedder.max_tokens)
+    return whole.resized(generation.chunk_size, generation.chunk_overlap)
 
 
 def split_text(text: str, chunking: Chunking, *, name: str = "") -> list[Chunk]:

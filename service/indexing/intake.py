@@ -15,7 +15,8 @@ from service.errors import InvalidRequestError
 from service.indexing.bounds import validate_documents
 from service.indexing.cleaning import Cleaner
 from service.indexing.payload import PendingChunk, PendingDocument, pack, pack_vector
-from service.models import Collection, IncomingChunk, IncomingDocument, IngestMode
+from service.indexing.splitting import OVERLAP_PART
+from service.models import Collection, DocumentChunking, IncomingChunk, IncomingDocument, IngestMode
 
 CLEANED = "document {doc_id!r}: characters that cannot be stored were removed"
 
@@ -96,10 +97,18 @@ def _pack(document: IncomingDocument, mode: IngestMode | None) -> Packed:
         summary=cleaner.text(document.summary),
         chunks=[_pack_chunk(chunk, cleaner) for chunk in document.chunks or []],
         language=document.language,
+        chunking=_chunking(document.chunking),
     )
     if mode is None:
         mode = "upsert" if document.chunks else "replace"
     return Packed(document.doc_id, mode, pack(pending), cleaner.changed)
+
+
+def _chunking(given: DocumentChunking | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    overlap = given.size // OVERLAP_PART if given.overlap is None else given.overlap
+    return given.size, overlap
 
 
 def _pack_chunk(chunk: IncomingChunk, cleaner: Cleaner) -> PendingChunk:

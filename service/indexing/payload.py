@@ -35,6 +35,8 @@ class PendingDocument(msgspec.Struct, array_like=True, frozen=True):
     chunks: list[PendingChunk] = []
     language: str | None = None
     file: PendingFile | None = None
+    chunking: tuple[int, int] | None = None
+    """Size and overlap, where the document has its own."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -111,6 +111,8 @@ def _raw_chunks(
     if document.text is None:
         return records
     name = document.source or doc_id
+    if document.chunking is not None:
+        chunking = chunking.resized(*document.chunking)
     outline = Outline(document.text, name)
     for chunk in iter_chunks(document.text, chunking, name=name):
         checkpoint()

@@ -15,6 +15,9 @@ CHARACTERS_A_TOKEN = 16
 LEAST_REACH = 1024
 CHUNKS_AT_ONCE = 4
 JOINT_TOKENS = 2
+MAX_SIZE = 8_192
+OVERLAP_PART = 8
+"""Without an overlap of its own a chunk shares this part of its size with the next."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -34,6 +37,8 @@ class Chunking(msgspec.Struct, frozen=True):
     size: int
     overlap: int
     count_tokens: CountTokens
+    window: int = MAX_SIZE
+    """Tokens that the embedder reads: no chunk has more."""
 
     def tokens(self, text: str) -> int:
         """Tokens of a text; more than a chunk holds for one that is too long to be counted."""
@@ -41,9 +46,10 @@ class Chunking(msgspec.Struct, frozen=True):
             return self.size + 1
         return self.count_tokens(text)
 
-    def without_overlap(self, size: int) -> "Chunking":
-        """The same with another size and nothing shared."""
-        return Chunking(size, 0, self.count_tokens)
+    def resized(self, size: int, overlap: int = 0) -> "Chunking":
+        """The same with another size and overlap, within the window."""
+        size = min(size, self.window)
+        return Chunking(size, min(overlap, size - 1), self.count_tokens, self.window)
 
 
 def plain(text: str, start: int, stop: int, chunking: Chunking) -> Iterator[Chunk]:
@@ -178,7 +184,7 @@ def _attached(headings: list[Chunk], block: Chunk, text: str, chunking: Chunking
     room = chunking.size - chunking.count_tokens(text[first.start : last.end]) - JOINT_TOKENS
     if room <= chunking.size // 2:
         return [*headings, block]
-    smaller = Chunking(room, min(chunking.overlap, room - 1), chunking.count_tokens)
+    smaller = chunking.resized(room, chunking.overlap)
     start = max(block.start, last.end)
     pieces = _split(TextSplitter, text, start, block.end, smaller)
     if not pieces:

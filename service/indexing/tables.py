@@ -40,7 +40,7 @@ def _table_chunks(text: str, lead: int, table: Table, chunking: Chunking) -> Ite
             yield from _checked(Chunk(above + text[at:end], at, end), text, chunking)
             at, above, left = end, header, room
         if tokens > left:
-            pieces = plain(text, end, row, chunking.without_overlap(left))
+            pieces = plain(text, end, row, chunking.resized(left))
             yield from _long_row(text, at, end, header, pieces)
             at, above, left = row, header, room
         else:

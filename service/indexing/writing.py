@@ -254,4 +254,5 @@ def _version(change: _Change) -> DocumentVersion:
         language=given.language,
         summary=given.summary,
         text=given.text,
+        chunking=given.chunking,
     )

@@ -321,3 +321,25 @@ async def test_a_collection_may_be_called_like_a_part_of_a_path(
     problem(await client.get(f"{path}/x"), 404)
     assert (await client.get(f"{path}/documents/x")).status_code == 200
     assert (await client.get(f"/v1/collections/{name}/jobs")).json()["total"] > 0
+
+
+@pytest.mark.usefixtures("docs")
+@pytest.mark.parametrize(
+    ("document", "pointer"),
+    [
+        ({"text": "a", "chunking": {"size": 8}}, "/documents/0/chunking/size"),
+        (
+            {"text": "a", "chunking": {"size": 32, "overlap": 32}},
+            "/documents/0/chunking/overlap",
+        ),
+        (
+            {"chunks": [{"id": "c", "text": "a"}], "chunking": {"size": 32}},
+            "/documents/0/chunking",
+        ),
+    ],
+)
+async def test_a_chunking_that_cannot_be_is_named(
+    client: httpx.AsyncClient, document: dict[str, Any], pointer: str
+) -> None:
+    response = await client.post(PATH, json={"documents": [{"doc_id": "a", **document}]})
+    assert pointers(response) == [pointer]

@@ -196,3 +196,34 @@ async def test_a_collection_may_be_deleted_while_it_is_built_anew(
     await spanish(client)
     await fill(client, "docs", [{"doc_id": "new", "text": "las flores"}])
     assert ids(await search(client, "docs", query={"text": "flores"})) == ["new::0"]
+
+
+async def chunk_counts(client: httpx.AsyncClient) -> dict[str, int]:
+    records = (await client.get("/v1/collections/docs/documents", params={"limit": 1000})).json()[
+        "records"
+    ]
+    return {
+        doc_id: sum(record["doc_id"] == doc_id for record in records)
+        for doc_id in sorted({record["doc_id"] for record in records})
+    }
+
+
+async def test_a_document_is_split_its_own_way_also_after_a_re_index(
+    client: httpx.AsyncClient,
+) -> None:
+    await new_collection(client, "docs", embedding={"provider": "none"}, chunking={"size": 64})
+    text = " ".join(f"word{number}" for number in range(240))
+    own = {"size": 16, "overlap": 0}
+    documents = [
+        {"doc_id": "own", "text": text, "chunking": own},
+        {"doc_id": "usual", "text": text},
+    ]
+    path = "/v1/collections/docs/documents?wait=true"
+    assert (await client.post(path, json={"documents": documents})).json()["status"] == "done"
+    before = await chunk_counts(client)
+    assert before["own"] > 3 * before["usual"]
+    job = await ended(client, await begun(client, chunking={"size": 32}))
+    assert job["status"] == "done", job
+    after = await chunk_counts(client)
+    assert after["own"] == before["own"]
+    assert after["usual"] > before["usual"]
