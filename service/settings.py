@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     rollback_hours: float = Field(
         24.0, ge=0, le=8760, description="hours for which a re-index can be undone"
     )
+    job_retention_days: float = Field(
+        30.0, gt=0, le=3650, description="days for which jobs that ended can be looked at"
+    )
     max_concurrent_searches: int | None = Field(
         None,
         ge=1,

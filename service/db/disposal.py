@@ -46,6 +46,19 @@ DELETE FROM braid.deleted_collections d WHERE d.id = $1
   AND NOT EXISTS (SELECT FROM braid.generations WHERE collection_id = d.id)
 """
 
+# What a build can still be resumed from stays.
+DELETE_OLD_JOBS = f"""
+DELETE FROM braid.jobs WHERE id IN (
+    SELECT j.id FROM braid.jobs j
+    WHERE j.status IN ('done', 'error', 'cancelled')
+      AND j.updated_at < now() - make_interval(secs => $1)
+      AND NOT EXISTS (SELECT FROM braid.builds b WHERE b.job_id = j.id)
+      AND NOT EXISTS (
+          SELECT FROM braid.ingests i WHERE i.job_id = j.id AND i.status = 'pending')
+    LIMIT {BATCH_JOBS} FOR UPDATE SKIP LOCKED)
+RETURNING id
+"""
+
 
 async def leave_behind(connection: Connection, collection_id: int) -> None:
     """Mark what belongs to a collection that this transaction deletes for removal."""
@@ -72,13 +85,18 @@ async def remove_leftovers(database: Database) -> None:
             await connection.execute(FORGET, collection_id)
 
 
+async def remove_old_jobs(database: Database, keep_seconds: float) -> None:
+    """Remove jobs that ended so long ago, with what they keep of documents that failed."""
+    await _until_none_is_left(database, DELETE_OLD_JOBS, keep_seconds)
+
+
 async def _ids(database: Database, statement: str) -> list[int]:
     async with database.administer() as connection:
         return [row["id"] for row in await connection.fetch(statement)]
 
 
-async def _until_none_is_left(database: Database, statement: str, owner: int) -> None:
+async def _until_none_is_left(database: Database, statement: str, argument: float) -> None:
     while True:
         async with database.administer() as connection:
-            if not await connection.fetch(statement, owner):
+            if not await connection.fetch(statement, argument):
                 return

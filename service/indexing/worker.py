@@ -5,7 +5,7 @@ import contextlib
 import random
 import time
 
-from service.db.disposal import discard_expired, remove_leftovers
+from service.db.disposal import discard_expired, remove_leftovers, remove_old_jobs
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
 from service.db.prepared import expire_prepared
@@ -32,6 +32,7 @@ TIDY_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 GRACE_SECONDS = 10.0
 KEEP_SECONDS = 86_400.0
+KEEP_JOBS_SECONDS = 30 * 86_400.0
 RECONNECT_SECONDS = 1.0
 
 
@@ -57,7 +58,8 @@ class Worker:
 
     `dsn` leads straight to the server, not through a pooler: the worker listens on it.
     A worker that dies leaves its jobs to others after `lease_seconds`. A generation that was
-    replaced can be returned to for `keep_seconds`.
+    replaced can be returned to for `keep_seconds`, and a job that ended is shown for
+    `keep_jobs_seconds`.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Worker:
         grace_seconds: float = GRACE_SECONDS,
         index_memory_mb: int | None = None,
         keep_seconds: float = KEEP_SECONDS,
+        keep_jobs_seconds: float = KEEP_JOBS_SECONDS,
         conversion: Limits | None = None,
     ) -> None:
         self._services = IndexingServices(
@@ -89,6 +92,7 @@ class Worker:
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
         self._grace_seconds = grace_seconds
+        self._keep_jobs_seconds = keep_jobs_seconds
         self._slots = asyncio.Semaphore(concurrency)
         self._stopping = asyncio.Event()
         self._at_work: set[asyncio.Task[float | None]] = set()
@@ -175,6 +179,7 @@ class Worker:
                     await expire_prepared(connection)
                 await drop_orphan_partitions(database)
                 await remove_leftovers(database)
+                await remove_old_jobs(database, self._keep_jobs_seconds)
             except UnavailableError:
                 pass  # the queue itself complains
             except Exception as error:  # noqa: BLE001 - it is tried again

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from support.indexing import ingest, make_collection, working
+from support.hashed_embedder import HashedEmbedder
+from support.indexing import ingest, make_collection, submit, working
 from support.rows import stored_collection
 
 from service.db import partitions
 from service.db.catalog import delete_collection, lock_collection
-from service.db.disposal import remove_leftovers
+from service.db.disposal import remove_leftovers, remove_old_jobs
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Connection, Database
 from service.models import Collection
@@ -111,3 +112,29 @@ async def test_several_processes_may_remove_the_same_tables(database: Database) 
     await drop_orphan_partitions(database)
     async with database.administer() as connection:
         assert await tables(connection) == 0
+
+
+async def test_jobs_that_ended_long_ago_go_and_take_no_document_along(
+    database: Database, dsn: str
+) -> None:
+    collection = await make_collection(database)
+    async with working(database, dsn, HashedEmbedder()):
+        old = await ingest(
+            database, collection, {"doc_id": "a", "text": "words"}, {"doc_id": "b", "text": " "}
+        )
+        young = await ingest(database, collection, {"doc_id": "c", "text": "words"})
+    waiting = await submit(database, collection, {"doc_id": "a", "text": "other words"})
+    async with database.administer() as connection:
+        await connection.execute(
+            "UPDATE braid.jobs SET updated_at = now() - interval '2 days' WHERE id <> $1",
+            young.job_id,
+        )
+    await remove_old_jobs(database, 86_400)
+    async with database.administer() as connection:
+        jobs = await connection.fetch("SELECT id FROM braid.jobs ORDER BY id")
+        documents = await connection.fetch(
+            "SELECT doc_id, status FROM braid.documents ORDER BY doc_id"
+        )
+    assert (old.counts.indexed, old.counts.failed) == (1, 1)
+    assert [row["id"] for row in jobs] == [young.job_id, waiting]
+    assert [tuple(row) for row in documents] == [("a", "ready"), ("b", "error"), ("c", "ready")]
