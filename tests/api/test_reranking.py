@@ -36,7 +36,8 @@ ASKED = {"query": {"text": "rotate the old key"}, "mode": "text"}
 
 @pytest.fixture
 async def app(dsn: str) -> AsyncIterator[Litestar]:
-    async with serving(dsn, secret_key=SECRET_KEY, allowed_base_urls=LOOPBACK) as app:
+    given = {"secret_key": SECRET_KEY, "allowed_base_urls": LOOPBACK, "max_concurrent_searches": 8}
+    async with serving(dsn, **given) as app:
         await app.state.services.providers.outbound.open()
         yield app
 

@@ -531,7 +531,10 @@ async def test_a_collection_without_vectors_says_that_hybrid_had_none(
 
 
 async def test_ten_k_answers_in_time_when_the_pool_is_busy(dsn: str) -> None:
-    async with serving(dsn, db_pool_size=3) as app, client_of(app) as client:
+    async with (
+        serving(dsn, db_pool_size=3, max_concurrent_searches=30) as app,
+        client_of(app) as client,
+    ):
         await filled(client, "busy", FRUIT)
         body = {"query": {"text": "apple", "vector": [1, 0, 0]}}
         answers = await asyncio.gather(*[search(client, "busy", **body) for _ in range(30)])
