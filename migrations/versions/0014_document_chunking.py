@@ -1,13 +1,13 @@
 """documents that are split in a way of their own.
 
-Revision ID: 0013
-Revises: 0012
+Revision ID: 0014
+Revises: 0013
 """
 
 from service.db.migrate import execute_script
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 
 
 def upgrade() -> None:
