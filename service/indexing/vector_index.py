@@ -76,7 +76,7 @@ async def request_index(
     """
     if policy == "hnsw":
         _check_dimensions(collection)
-    async with database.administer() as connection:
+    async with database.write(collection.team_id) as connection:
         if policy is not None:
             await set_index_policy(connection, collection.id, policy)
         job_id = await waiting_job(connection, collection.id, "index")

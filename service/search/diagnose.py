@@ -133,7 +133,7 @@ class _Diagnose:
             records = await record_states(
                 connection, generation, doc_id, self._request.id, conditions
             )
-        async with self._services.database.administer() as connection:
+        async with self._services.database.write(generation.team_id) as connection:
             state = await document_state(connection, generation, doc_id)
         return doc_id, state, records
 

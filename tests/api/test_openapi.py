@@ -15,7 +15,7 @@ from service.app import openapi
 ROOT = Path(__file__).parent.parent.parent
 COMMITTED = ROOT / "openapi" / "openapi.json"
 REFERENCE = ROOT / "docs" / "reference" / "api.md"
-METHODS = ("get", "post", "patch", "delete")
+METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
