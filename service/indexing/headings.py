@@ -8,13 +8,13 @@ from typing import TypeAlias
 from service.indexing.code import Definition, definitions
 from service.indexing.markdown import Fences, is_markdown
 
-HEADING_VERSION = 1
+HEADING_VERSION = 2
 """To be raised when equal documents get other headers than before."""
 SEPARATOR = " > "
 MAX_CHARACTERS = 400
 MAX_PART = 120
 MAX_DEPTH = 6
-HEADING = re.compile(r"^ {0,3}(#{1,6})[ \t]+([^\n]*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+HEADING = re.compile(r"^ {0,3}(#{1,6})[ \t]([^\n]*)$", re.MULTILINE)
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -72,8 +72,15 @@ def _sections(text: str) -> Iterator[tuple[int, Path]]:
 def _headings(text: str) -> Iterator[tuple[int, int, str]]:
     fences = Fences(text, 0, len(text), None)
     for found in HEADING.finditer(text):
-        if (label := _short(found[2])) and fences.around(found.start()) is None:
+        if (label := _short(_unclosed(found[2]))) and fences.around(found.start()) is None:
             yield found.start(), len(found[1]), label
+
+
+def _unclosed(words: str) -> str:
+    """The words of a heading without the marks that may close it; those of `C#` belong to it."""
+    words = words.strip()
+    bare = words.rstrip("#")
+    return bare if not bare or bare[-1].isspace() else words
 
 
 def _code_parts(text: str, name: str) -> Iterator[tuple[int, Path]]:

@@ -12,10 +12,10 @@ MARKDOWN = re.compile(
     r"^(?:#{1,6} \S|```|~~~|\|.+\|[ \t]*$|[-*+] \S|>[ \t]?\S|\d{1,9}[.)] \S|(?:=|-){3,}[ \t]*$)",
     re.MULTILINE,
 )
-HEADING = re.compile(r"\s*#{1,6} [^\n]*(?:\n\s*#{1,6} [^\n]*)*\s*")
+HEADING = re.compile(r"\s*+#{1,6} [^\n]*+(?:\n\s*+#{1,6} [^\n]*+)*+\s*+")
 HEADING_MARK = re.compile(r"#{1,6} ")
 LINE_OF_HEADING = re.compile(r" {0,3}#{1,6} [^\n]*")
-DELIMITER_ROW = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*")
+DELIMITER_ROW = re.compile(r"[ \t]*+\|?[ \t]*+:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)*+\|?\s*+")
 MAX_DELIMITER = 4_096
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 SCAN_CHARACTERS = 65_536
