@@ -9,11 +9,10 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import __version__
+from service.api.access_log import AccessLog
 from service.instruments import HTTP_ACTIVE, HTTP_DURATION
-from service.telemetry import log
 
 METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"})
-QUIET = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 _tracer = trace.get_tracer("braid.http", __version__)
@@ -25,6 +24,7 @@ class Observed:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._log = AccessLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; names, queries and bodies go nowhere but to the handler."""
@@ -50,7 +50,7 @@ class Observed:
                 seconds = time.perf_counter() - started
                 HTTP_ACTIVE.add(-1)
                 HTTP_DURATION.record(seconds, method, route, str(answered.status))
-                _log_access(method, route, answered.status, seconds)
+                self._log.write(method, route, answered.status, seconds)
 
 
 class _Answered:
@@ -83,8 +83,3 @@ def _describe(span: trace.Span, method: str, route: str, status: int) -> None:
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
         span.set_status(Status(StatusCode.ERROR))
-
-
-def _log_access(method: str, route: str, status: int, seconds: float) -> None:
-    write = log.debug if route in QUIET else log.info
-    write("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1))
