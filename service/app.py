@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ from service.api.deadline import Deadline
 from service.api.drain import Drained
 from service.api.head import Headed
 from service.api.languages import Languages
+from service.api.leaving import Leaving
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
 from service.api.refusal import Refused
@@ -190,6 +192,8 @@ def create_app_for(
     if role != "search":
         worker_url(settings)
 
+    leaving = threading.Event()
+
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
         async with _running(role, settings, make_embedders) as services:
@@ -204,12 +208,12 @@ def create_app_for(
         request_max_body_size=MAX_BODY_BYTES,
         exception_handlers=EXCEPTION_HANDLERS,
         dependencies={"services": Provide(provide_services)},
-        state=State({"openapi": lambda: openapi(role)}),
+        state=State({"openapi": lambda: openapi(role), "leaving": leaving}),
         openapi_config=None,
         logging_config=None,
     )
     observed = Observed(Drained(Attended(Headed(app.asgi_handler))))
-    app.asgi_handler = Refused(observed, app)
+    app.asgi_handler = Leaving(Refused(observed, app), leaving)
     return app
 
 

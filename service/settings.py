@@ -98,6 +98,12 @@ class Settings(BaseSettings):
         le=10_000,
         description="searches at the same time, instead of as many as connections",
     )
+    drain_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=300,
+        description="seconds to go on serving, not ready, after being told to stop",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log lines to print"
     )

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 from litestar import get
+from litestar.datastructures import State
 
 from service import __version__
 from service.api.problems import documented
@@ -53,8 +54,10 @@ async def healthz() -> Health:
     summary="Can the process serve?",
     tags=["health"],
 )
-async def readyz(services: CurrentServices) -> Readiness:
-    """Answer 200 when the database answers and has the newest schema, else 503."""
+async def readyz(services: CurrentServices, state: State) -> Readiness:
+    """Answer 200 when the database answers and has the newest schema and no stop was asked for."""
+    if state.leaving.is_set():
+        raise UnavailableError("the process is about to stop")
     if services.stopped:
         raise UnavailableError(f"stopped: {', '.join(services.stopped)}")
     try:

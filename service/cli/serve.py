@@ -15,7 +15,7 @@ def run(arguments: Arguments) -> int:
     asyncio.run(check_schema(database_url(settings)))
     host = arguments.host or settings.host
     port = free_port(host, settings.port if arguments.port is None else arguments.port)
-    run_server(arguments.role, host, port)
+    run_server(arguments.role, host, port, drain_seconds=settings.drain_seconds)
     return 0
 
 

@@ -26,6 +26,7 @@ FACTORIES: dict[Role, str] = {
     "all": "create_app",
 }
 STOP_SECONDS = 15
+LEAVE = signal.SIGUSR1
 
 
 LOGGING = {
@@ -59,9 +60,30 @@ def free_port(host: str, port: int) -> int:
         raise CommandError(f"cannot listen on {host}, port {port}: {why}") from error
 
 
-def run_server(role: Role, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM; the settings come from the environment."""
-    Granian(
+class Draining(Granian):
+    """Told to stop, it goes on serving for a while in which everybody learns of it."""
+
+    def __init__(self, *arguments: Any, drain_seconds: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._drain_seconds = drain_seconds
+        self._leaving = False
+
+    def signal_handler_interrupt(self, *_signal: Any, **_options: Any) -> None:
+        """Tell the workers and stop later; at the second time stop at once."""
+        if self._leaving or not self._drain_seconds:
+            super().signal_handler_interrupt()
+            return
+        self._leaving = True
+        for worker in self.wrks:
+            os.kill(worker.inner.pid, LEAVE)
+        timer = threading.Timer(self._drain_seconds, super().signal_handler_interrupt)
+        timer.daemon = True
+        timer.start()
+
+
+def run_server(role: Role, host: str, port: int, *, drain_seconds: float = 0.0) -> None:
+    """Serve until SIGINT or SIGTERM and a while after; the settings come from the environment."""
+    Draining(
         FACTORIES[role],
         address=host,
         port=port,
@@ -71,6 +93,7 @@ def run_server(role: Role, host: str, port: int) -> None:
         log_level=LogLevels.error,
         log_dictconfig=LOGGING,
         workers_kill_timeout=STOP_SECONDS,
+        drain_seconds=drain_seconds,
     ).serve(target_loader=load_app)
 
 
@@ -78,10 +101,12 @@ def load_app(factory: str) -> Any:
     """The app, in the worker process."""
     threading.Thread(target=_end_with_owner, daemon=True).start()
     try:
-        return getattr(import_module("service.app"), factory)()
+        app = getattr(import_module("service.app"), factory)()
     except (ConfigurationError, ImportError) as error:
         complain(str(error))
         sys.exit(1)
+    signal.signal(LEAVE, lambda _number, _frame: app.state.leaving.set())
+    return app
 
 
 def _end_with_owner() -> None:

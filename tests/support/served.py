@@ -41,19 +41,24 @@ def create_app() -> Litestar:
     return app
 
 
-@contextlib.contextmanager
-def served(
-    dsn: str, factory: str = "support.served:create_app", **settings: str
-) -> Iterator[Served]:
-    """A server that has answered its first request, and is stopped at the end."""
-    port = _free_port()
-    environment = {
+def child_environment(dsn: str, **settings: str) -> dict[str, str]:
+    """This process's environment with these settings and no others."""
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith("BRAID_")},
         "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
         "BRAID_DATABASE_URL": dsn,
         "BRAID_ROOT_API_KEY": ROOT_KEY,
         **{f"BRAID_{name.upper()}": value for name, value in settings.items()},
     }
+
+
+@contextlib.contextmanager
+def served(
+    dsn: str, factory: str = "support.served:create_app", **settings: str
+) -> Iterator[Served]:
+    """A server that has answered its first request, and is stopped at the end."""
+    port = _free_port()
+    environment = child_environment(dsn, **settings)
     command = [sys.executable, "-m", "granian", "--interface", "asgi", "--factory", "--no-ws"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", factory]
     # Into a file: a pipe that nobody reads would stop the server when it is full.
