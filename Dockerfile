@@ -11,9 +11,10 @@ COPY migrations migrations
 RUN /opt/braid/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.13-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/braid --create-home braid
+RUN groupadd --system --gid 10001 braid \
+    && useradd --system --uid 10001 --gid 10001 --home-dir /var/lib/braid --create-home braid
 COPY --from=build /opt/braid /opt/braid
-USER braid
+USER 10001:10001
 ENV PATH=/opt/braid/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     BRAID_HOST=0.0.0.0 \

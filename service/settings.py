@@ -18,6 +18,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
+    secrets_dir: Path | None = Field(
+        None, description="folder with a file for each secret setting, named like `database_url`"
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_dir: Path | None = Field(
@@ -129,12 +132,25 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         for name, value in environment.items()
         if name.startswith(PREFIX)
     }
+    given = {name: value for name, value in given.items() if value != ""}
+    if folder := given.get("secrets_dir"):
+        given = _secrets(Path(folder)) | given
     unknown = sorted(set(given) - set(Settings.model_fields))
     if unknown:
         raise ConfigurationError(f"unknown setting {PREFIX}{unknown[0].upper()}")
     try:
-        return Settings(**{name: value for name, value in given.items() if value != ""})  # type: ignore[arg-type]
+        return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + str(first["loc"][0]).upper()
         raise ConfigurationError(f"{name}: {first['msg'].lower()}") from error
+
+
+def _secrets(folder: Path) -> dict[str, str]:
+    """Each file's text under its name; a variable of the same name goes before it."""
+    try:
+        files = [file for file in folder.iterdir() if not file.name.startswith(".")]
+        read = {file.name: file.read_text().strip() for file in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{PREFIX}SECRETS_DIR cannot be read") from error
+    return {name: text for name, text in read.items() if text != ""}

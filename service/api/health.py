@@ -65,7 +65,8 @@ async def readyz(services: CurrentServices, state: State) -> Readiness:
             revision = await stored_revision(services.database)
     except TimeoutError as error:
         raise UnavailableError("the database does not answer in time") from error
-    if revision != services.schema_revision:
+    # A newer one is an upgrade under way, in which the old version goes on serving.
+    if revision is None or revision < services.schema_revision:
         raise UnavailableError(
             f"the schema is at revision {revision}, {services.schema_revision} is needed"
         )

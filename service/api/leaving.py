@@ -23,5 +23,5 @@ class Leaving:
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        one = scope["type"] == "http" and scope["http_version"].startswith("1")
+        one = scope["http_version"].startswith("1")
         await self._app(scope, receive, send_and_close if one else send)

@@ -10,9 +10,9 @@ import threading
 from importlib import import_module
 from typing import Any, Literal
 
-from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.log import LogLevels
+from granian.server.mp import MPServer
 
 from service.cli.console import CommandError, complain
 from service.errors import ConfigurationError
@@ -60,7 +60,7 @@ def free_port(host: str, port: int) -> int:
         raise CommandError(f"cannot listen on {host}, port {port}: {why}") from error
 
 
-class Draining(Granian):
+class Draining(MPServer):
     """Told to stop, it goes on serving for a while in which everybody learns of it."""
 
     def __init__(self, *arguments: Any, drain_seconds: float, **options: Any) -> None:
@@ -71,7 +71,7 @@ class Draining(Granian):
     def signal_handler_interrupt(self, *_signal: Any, **_options: Any) -> None:
         """Tell the workers and stop later; at the second time stop at once."""
         if self._leaving or not self._drain_seconds:
-            super().signal_handler_interrupt()
+            super().signal_handler_interrupt()  # type: ignore[no-untyped-call]
             return
         self._leaving = True
         for worker in self.wrks:
