@@ -1,7 +1,7 @@
 # One image for every role. An external PostgreSQL: docker run -e BRAID_DATABASE_URL=... IMAGE serve --role all
 # Everything in one container:                     docker run -v braid:/var/lib/braid -p 8000:8000 IMAGE
 
-FROM python:3.13-slim AS build
+FROM python:3.13.9-slim-trixie AS build
 WORKDIR /build
 RUN python -m venv /opt/braid
 COPY deploy/requirements.lock pyproject.toml README.md LICENSE NOTICE ./
@@ -10,7 +10,7 @@ COPY service service
 COPY migrations migrations
 RUN /opt/braid/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.13-slim
+FROM python:3.13.9-slim-trixie
 RUN groupadd --system --gid 10001 braid \
     && useradd --system --uid 10001 --gid 10001 --home-dir /var/lib/braid --create-home braid
 COPY --from=build /opt/braid /opt/braid
