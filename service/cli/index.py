@@ -118,7 +118,7 @@ class _Sender:
             await self._send(batch[:middle])
             await self._send(batch[middle:])
         else:
-            await self._follow(job_id)
+            await self._follow(job_id, batch)
 
     async def _accepted(self, batch: Batch) -> int:
         for attempt in range(1, ATTEMPTS + 1):
@@ -130,7 +130,7 @@ class _Sender:
             await asyncio.sleep(PAUSE_SECONDS * attempt)
         raise AssertionError
 
-    async def _follow(self, job_id: int) -> None:
+    async def _follow(self, job_id: int, batch: Batch) -> None:
         seen = 0
 
         def advance(job: Job) -> None:
@@ -143,6 +143,10 @@ class _Sender:
         self.indexed += job.counts.indexed
         self.failures += job.failures
         self.warnings += job.warnings
+        if job.status == "cancelled":
+            left = len(batch) - job.counts.indexed - job.counts.failed
+            reason = "given up: the job was cancelled"
+            self.failures += [Failure(f"a document of job {job_id}", reason)] * left
         if unnamed := job.counts.failed - len(job.failures):
             reason = job.error or "failed without a reason"
             self.failures += [Failure(f"a document of job {job_id}", reason)] * unnamed

@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""
-        return self.status in ("done", "error")
+        return self.status in ("done", "error", "cancelled")
 
 
 class _Accepted(msgspec.Struct, frozen=True):

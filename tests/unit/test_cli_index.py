@@ -66,6 +66,14 @@ class FakeServer(Api):
         }
 
 
+class CancellingServer(FakeServer):
+    """Somebody else cancels every job when one document of it is indexed."""
+
+    def job(self, ids: list[str]) -> dict[str, Any]:
+        counts = {"documents": len(ids), "indexed": 1, "failed": 0}
+        return {**super().job(ids), "status": "cancelled", "counts": counts}
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
@@ -85,6 +93,12 @@ async def test_refused_and_failed_documents_are_named_and_the_others_are_indexed
         Failure("e", "nothing to index"),
     ]
     assert report.warnings == ["long was long"]
+
+
+async def test_documents_of_a_job_that_was_cancelled_count_as_failed(corpus):
+    report = await index_path(CancellingServer(), "c", corpus)
+    given_up = [one for one in report.failures if "cancelled" in one.reason]
+    assert (report.indexed, len(given_up)) == (1, 6)
 
 
 async def test_a_busy_server_is_asked_again(corpus, monkeypatch):
