@@ -1,11 +1,12 @@
 """Groups documents into requests that the server takes: not too many, not too large."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
 from service.cli.client import encode
-from service.cli.reading import Found, Unread
+from service.cli.reading import Found, Unread, WholeFile
 from service.models import IncomingDocument
 
 MAX_DOCUMENTS = 64
@@ -19,6 +20,8 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     doc_id: str
     json: bytes
+    file: Path | None = None
+    """What is sent instead, by itself."""
 
 
 Batch = list[Outgoing]
@@ -36,6 +39,9 @@ class Intake:
         batch: Batch = []
         size = 0
         for outgoing in self._outgoing():
+            if outgoing.file is not None:
+                yield [outgoing]
+                continue
             if batch and (len(batch) == MAX_DOCUMENTS or size + len(outgoing.json) > MAX_BYTES):
                 yield batch
                 batch, size = [], 0
@@ -49,7 +55,7 @@ class Intake:
             if isinstance(one, Unread):
                 self.unread.append(one)
                 continue
-            outgoing = Outgoing(one.doc_id, encode(as_fields(one)))
+            outgoing = _outgoing(one)
             if reason := self._refusal(outgoing):
                 self.unread.append(Unread(one.doc_id, reason, failed=True))
             else:
@@ -62,6 +68,12 @@ class Intake:
         if len(request_body([outgoing])) > MAX_BODY_BYTES:
             return "larger than 10 MB"
         return None
+
+
+def _outgoing(found: IncomingDocument | WholeFile) -> Outgoing:
+    if isinstance(found, WholeFile):
+        return Outgoing(found.doc_id, b"", found.path)
+    return Outgoing(found.doc_id, encode(as_fields(found)))
 
 
 def as_fields(document: IncomingDocument) -> dict[str, object]:

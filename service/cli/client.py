@@ -33,8 +33,7 @@ class Api:
     def __init__(self, url: str, key: str | None, *, team: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._has_key = key is not None
-        headers = {"content-type": "application/json"}
-        headers |= {"x-api-key": key} if key else {}
+        headers = {"x-api-key": key} if key else {}
         headers |= {"x-team": team} if team else {}
         try:
             self._client = httpx.AsyncClient(
@@ -70,10 +69,25 @@ class Api:
         """A DELETE."""
         await self.call("DELETE", path)
 
-    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    async def upload(
+        self, path: str, name: str, content: bytes, fields: Mapping[str, str]
+    ) -> bytes:
+        """The answer of a POST of a file as a form."""
+        form = httpx.Request("POST", self.url, data=fields, files={"file": (name, content)})
+        return await self.call("POST", path, form.read(), form.headers["content-type"])
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
         """The body of an answer; raises `AnswerError` and `CommandError`."""
         try:
-            response = await self._client.request(method, path, content=body)
+            response = await self._client.request(
+                method, path, content=body, headers={"content-type": content_type}
+            )
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise CommandError(f"no server at {self.url}: start one with `braid up`") from error
         except httpx.TimeoutException as error:

@@ -54,8 +54,14 @@ def collection_path(collection: str) -> str:
 
 
 async def post_documents(api: Api, collection: str, batch: Batch) -> int:
-    """Hand documents over; the job that indexes them."""
-    answer = await api.call("POST", collection_path(collection) + "/documents", request_body(batch))
+    """Hand documents over, or one file; the job that indexes them."""
+    path = collection_path(collection)
+    if (file := batch[0].file) is not None:
+        content = await asyncio.to_thread(file.read_bytes)
+        fields = {"doc_id": batch[0].doc_id, "source": str(file)}
+        answer = await api.upload(f"{path}/files", file.name, content, fields)
+    else:
+        answer = await api.call("POST", f"{path}/documents", request_body(batch))
     return msgspec.json.decode(answer, type=_Accepted).job_id
 
 

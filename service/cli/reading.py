@@ -14,9 +14,10 @@ from service.models import IncomingDocument
 
 LINES = {".jsonl", ".ndjson"}
 MARKDOWN = {".md", ".markdown", ".mdx"}
+CONVERTED = {".pdf", ".docx", ".html", ".htm", ".xhtml"}
+"""Sent as they are: the server makes text of them."""
+MAX_FILE_BYTES = 100_000_000
 FORMATS = {
-    ".pdf": "PDF",
-    ".docx": "a Word file",
     ".doc": "a Word file",
     ".odt": "an OpenDocument file",
     ".pptx": "a PowerPoint file",
@@ -34,7 +35,14 @@ class Unread(msgspec.Struct, frozen=True):
     failed: bool
 
 
-Found = IncomingDocument | Unread
+class WholeFile(msgspec.Struct, frozen=True):
+    """A file that the server converts."""
+
+    doc_id: str
+    path: Path
+
+
+Found = IncomingDocument | WholeFile | Unread
 
 
 def read_documents(path: Path) -> Iterator[Found]:
@@ -73,10 +81,19 @@ def _read_file(path: Path, root: Path) -> Iterator[Found]:
             yield Unread(name, "no regular file", failed=False)
         elif path.suffix.lower() in LINES:
             yield from _read_lines(path, name)
+        elif path.suffix.lower() in CONVERTED:
+            yield _whole_file(path, name)
         else:
             yield from _read_whole(path, name)
     except OSError as error:
         yield Unread(name, _why(error), failed=True)
+
+
+def _whole_file(path: Path, name: str) -> Found:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        return Unread(name, "larger than 100 MB", failed=True)
+    return WholeFile(name, path) if size else Unread(name, "empty", failed=False)
 
 
 def _read_lines(path: Path, name: str) -> Iterator[Found]:

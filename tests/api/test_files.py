@@ -2,12 +2,18 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from litestar import Litestar
 from support.api import new_collection, new_key, pointers, problem
 from support.made_files import archive, docx, encrypted_pdf, paragraph, pdf
+
+from service.cli.client import Api
+from service.cli.index import index_path
+from service.cli.jobs import Failure
 
 PATH = "/v1/collections/docs/files"
 GUIDE = "# Keys\n\nHow to rotate a key.\n\n## Expiry\n\nKeys expire after a year.\n"
@@ -168,3 +174,21 @@ async def test_a_key_for_searching_may_not_send_files(client: httpx.AsyncClient)
     key = await new_key(client, "search")
     response = await client.post(PATH, files={"file": ("a.txt", b"x")}, headers=key)
     assert response.status_code == 403
+
+
+async def test_braid_index_sends_files_that_need_converting_as_they_are(
+    app: Litestar, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    await new_collection(client, "folder")
+    (tmp_path / "page.html").write_text("<h1>Owls</h1><p>hoot</p><script>secret()</script>")
+    (tmp_path / "notes.md").write_text("# Cats\n\npurr")
+    (tmp_path / "broken.pdf").write_bytes(b"no document")
+    api = Api("http://braid", None)
+    api._client = client
+    report = await index_path(api, "folder", tmp_path)
+    assert (report.indexed, report.failures) == (
+        2,
+        [Failure("broken.pdf", "is no PDF file")],
+    )
+    page = (await client.get("/v1/collections/folder/documents/page.html")).json()
+    assert [chunk["text"] for chunk in page["chunks"]] == ["# Owls\n\nhoot"]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.cli.reading import Unread, read_documents
+from service.cli.batches import Intake
+from service.cli.reading import MAX_FILE_BYTES, Unread, read_documents
 from service.cli.records import RecordError, as_document
 from service.models import IncomingChunk, IncomingDocument
 
@@ -128,7 +129,6 @@ def test_a_text_file_is_named_by_its_path_and_titled_by_its_first_heading(tmp_pa
     [
         ("a.png", b"\x89PNG\0\0", "binary"),
         ("a.txt", b"text\0text", "binary"),
-        ("a.pdf", b"%PDF-1.7 \xff\xfe", "PDF: only text can be read"),
         ("a.txt", "Grün".encode("latin-1"), "not UTF-8"),
         ("a.txt", b" \n\t", "empty"),
         ("a.txt", b"", "empty"),
@@ -207,3 +207,24 @@ def test_any_bytes_are_documents_or_reasons(tmp_path_factory, content):
     found = list(read_documents(folder))
     assert len(found) >= 3
     assert all(one.reason if isinstance(one, Unread) else one.doc_id for one in found)
+
+
+def test_what_the_server_converts_is_sent_whole_and_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / "b.HTML").write_text("<p>words</p>")
+    (tmp_path / "c.pdf").write_bytes(b"%PDF-")
+    (tmp_path / "d.docx").write_bytes(b"")
+    (tmp_path / "e.pdf").touch()
+    os.truncate(tmp_path / "e.pdf", MAX_FILE_BYTES + 1)
+    (tmp_path / "f.txt").write_text("words")
+    intake = Intake(read_documents(tmp_path))
+    batches = [[(one.doc_id, one.file) for one in batch] for batch in intake]
+    assert batches == [
+        [("b.HTML", tmp_path / "b.HTML")],
+        [("c.pdf", tmp_path / "c.pdf")],
+        [("a.txt", None), ("f.txt", None)],
+    ]
+    assert intake.unread == [
+        Unread("d.docx", "empty", failed=False),
+        Unread("e.pdf", "larger than 100 MB", failed=True),
+    ]
