@@ -188,7 +188,7 @@ async def test_braid_index_sends_files_that_need_converting_as_they_are(
     report = await index_path(api, "folder", tmp_path)
     assert (report.indexed, report.failures) == (
         2,
-        [Failure("broken.pdf", "is no PDF file")],
+        [Failure("broken.pdf", "broken.pdf: is no PDF file")],
     )
     page = (await client.get("/v1/collections/folder/documents/page.html")).json()
     assert [chunk["text"] for chunk in page["chunks"]] == ["# Owls\n\nhoot"]
