@@ -15,6 +15,7 @@ from litestar.types import ControllerRouterHandler
 
 from service import __version__
 from service.api import (
+    audit_log,
     collection_health,
     collection_settings,
     collections,
@@ -117,6 +118,7 @@ WRITE: Sequence[ControllerRouterHandler] = (
     providers.check_provider,
     teams.create_team,
     teams.list_teams,
+    audit_log.list_audit,
     flags.put_flag,
     flags.list_flags,
     vector_index.build_index,
@@ -400,6 +402,7 @@ def _worker(services: Services) -> Worker:
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
+        audit_days=settings.audit_days,
         keep_jobs_seconds=settings.job_retention_days * 86_400,
         conversion=Limits(settings.file_memory_mb, settings.file_seconds, settings.file_pages),
     )

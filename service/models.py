@@ -140,6 +140,8 @@ class Principal(msgspec.Struct, frozen=True):
     collection_ids: frozenset[int] | None = None
     """None: every collection of the team."""
     root: bool = False
+    key_id: int | None = None
+    """None for the root key."""
 
 
 class Credential(msgspec.Struct, frozen=True):

@@ -107,6 +107,9 @@ class Settings(BaseSettings):
         le=300,
         description="seconds to go on serving, not ready, after being told to stop",
     )
+    audit_days: int = Field(
+        365, ge=1, le=36_500, description="days for which administrative actions are kept"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log lines to print"
     )

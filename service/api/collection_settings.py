@@ -31,6 +31,7 @@ from service.api.rerank_settings import (
 )
 from service.api.services import CurrentServices, Services
 from service.db import catalog
+from service.db.audit_log import note
 from service.db.catalog import NewCollection
 from service.db.keys import NewKey, insert_key
 from service.errors import (
@@ -136,6 +137,9 @@ async def create_collection(
         if key is not None:
             stored = NewKey(data.name, hash_key(key), ["index", "search"], [collection_id])
             await insert_key(connection, principal.team_id, stored)
+        await note(
+            connection, principal, "collection.create", data.name, collection_key=key is not None
+        )
         return await describe(connection, principal.team_id, collection_id, key)
 
 
@@ -166,6 +170,14 @@ async def change_collection(
             await catalog.update_rerank(connection, collection.id, rerank)
         if data.search.row_budget is not UNSET:
             await catalog.set_row_budget(connection, collection.id, data.search.row_budget)
+        await note(
+            connection,
+            principal,
+            "collection.change",
+            collection.name,
+            search=data.search,
+            rerank=data.rerank,
+        )
         info = await describe(connection, principal.team_id, collection.id)
     if _index_settings(changed) != _index_settings(current.search):
         await request_index(services.database, msgspec.structs.replace(current, search=changed))

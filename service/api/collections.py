@@ -14,6 +14,7 @@ from service.api.fields import Limit, Offset
 from service.api.problems import EVERYWHERE
 from service.api.services import CurrentServices, Services
 from service.db import catalog
+from service.db.audit_log import note
 from service.db.builds import BuildInfo, KeptGeneration, builds_under_way, kept_generations
 from service.db.catalog import CollectionRecord, IndexRecord
 from service.db.keys import forget_collection
@@ -201,6 +202,7 @@ async def delete_collection(
             raise NotFoundError("unknown collection")
         await forget_collection(connection, principal.team_id, collection.id)
         await catalog.delete_collection(connection, collection.id)
+        await note(connection, principal, "collection.delete", collection.name)
     services.access.forget()
 
 

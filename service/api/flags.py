@@ -7,11 +7,12 @@ from litestar import get, put
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
-from service.api.access import requires_root
+from service.api.access import CurrentPrincipal, requires_root
 from service.api.fields import Name
 from service.api.problems import EVERYWHERE, WITH_BODY
 from service.api.services import CurrentServices
 from service.db import flags
+from service.db.audit_log import note
 from service.db.flags import Flag
 from service.errors import InvalidRequestError, NotFoundError
 from service.models import FlagName
@@ -50,6 +51,7 @@ class FlagList(msgspec.Struct, frozen=True):
 async def put_flag(
     data: JSONBody[FlagRequest],
     services: CurrentServices,
+    principal: CurrentPrincipal,
     name: Annotated[str, PathParameter(description="name of the flag")],
 ) -> Flag:
     """Set a flag as a whole: what the body leaves out has its default.
@@ -65,6 +67,15 @@ async def put_flag(
         if unknown:
             raise InvalidRequestError.at(f"/teams/{min(unknown)}", "unknown team")
         await flags.put_flag(connection, flag)
+        await note(
+            connection,
+            principal,
+            "flag.set",
+            known,
+            default=data.default,
+            percentage=data.percentage,
+            teams=data.teams,
+        )
     await services.flags.refresh()
     return flag
 

@@ -13,6 +13,7 @@ from service.api.fields import Label, Limit, Name, Offset, RowId
 from service.api.problems import CREATING, EVERYWHERE
 from service.api.services import CurrentServices
 from service.db import catalog, keys
+from service.db.audit_log import note
 from service.db.keys import NewKey, StoredKey
 from service.db.pool import Connection
 from service.errors import ForbiddenError, InvalidRequestError, NotFoundError
@@ -97,6 +98,17 @@ async def create_key(
             expires_at=data.expires_at,
         )
         stored = await keys.insert_key(connection, team_id, new)
+        await note(
+            connection,
+            principal,
+            "key.create",
+            stored.id,
+            team_id=team_id,
+            name=data.name,
+            scopes=new.scopes,
+            collections=data.collections,
+            expires_at=data.expires_at,
+        )
     return CreatedKey(**msgspec.structs.asdict(stored), key=key)
 
 
@@ -132,6 +144,7 @@ async def revoke_key(key_id: RowId, services: CurrentServices, principal: Curren
     """Revoke a key at once."""
     async with services.database.administer() as connection:
         await keys.revoke_key(connection, principal.team_id, key_id)
+        await note(connection, principal, "key.revoke", key_id)
     services.access.forget()
 
 
@@ -159,6 +172,7 @@ async def rotate_key(
         stored, old_expires_at = await keys.rotate_key(
             connection, principal.team_id, key_id, new_hash=hash_key(key), overlap_s=overlap_s
         )
+        await note(connection, principal, "key.rotate", key_id, new=stored.id, overlap_s=overlap_s)
     services.access.forget()
     return RotatedKey(
         **msgspec.structs.asdict(stored), key=key, replaces=key_id, old_expires_at=old_expires_at

@@ -14,6 +14,7 @@ from service.api.fields import Limit, ModelName, Name, Offset, RowId, Secret
 from service.api.problems import CREATING, EVERYWHERE, WITH_BODY
 from service.api.services import CurrentServices, Services
 from service.db import credentials
+from service.db.audit_log import note
 from service.db.credentials import NewCredential, StoredCredential
 from service.errors import ConflictError, InvalidRequestError, ProviderError
 from service.models import ProviderKind
@@ -77,9 +78,19 @@ async def create_provider(
     if data.name in RESERVED:
         raise InvalidRequestError.at("/name", f"must not be {' or '.join(RESERVED)}")
     async with services.database.administer() as connection:
-        return await credentials.insert_credential(
+        stored = await credentials.insert_credential(
             connection, principal.team_id, new, services.providers.sealer
         )
+        await note(
+            connection,
+            principal,
+            "provider.create",
+            stored.id,
+            name=stored.name,
+            kind=stored.kind,
+            base_url=stored.base_url,
+        )
+        return stored
 
 
 @get(
@@ -117,6 +128,7 @@ async def delete_provider(
     """
     async with services.database.administer() as connection:
         await credentials.delete_credential(connection, principal.team_id, provider_id)
+        await note(connection, principal, "provider.delete", provider_id)
     services.providers.credentials.forget()
 
 

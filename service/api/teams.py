@@ -4,11 +4,12 @@ import msgspec
 from litestar import get, post
 from litestar.params import JSONBody
 
-from service.api.access import requires_root
+from service.api.access import CurrentPrincipal, requires_root
 from service.api.fields import Limit, Name, Offset
 from service.api.problems import CREATING, EVERYWHERE
 from service.api.services import CurrentServices
 from service.db import catalog
+from service.db.audit_log import note
 from service.db.catalog import Team
 
 
@@ -33,10 +34,14 @@ class TeamList(msgspec.Struct, frozen=True):
     summary="Create a team",
     tags=["teams"],
 )
-async def create_team(data: JSONBody[TeamRequest], services: CurrentServices) -> Team:
+async def create_team(
+    data: JSONBody[TeamRequest], services: CurrentServices, principal: CurrentPrincipal
+) -> Team:
     """Create a team; the root key acts for it with the header `X-Team`."""
     async with services.database.administer() as connection:
-        return await catalog.insert_team(connection, data.name)
+        team = await catalog.insert_team(connection, data.name)
+        await note(connection, principal, "team.create", data.name)
+        return team
 
 
 @get("/teams", guards=[requires_root], responses=EVERYWHERE, summary="List teams", tags=["teams"])

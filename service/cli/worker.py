@@ -46,6 +46,7 @@ async def _work(settings: Settings) -> None:
         concurrency=settings.worker_concurrency,
         index_memory_mb=settings.index_memory_mb,
         keep_seconds=settings.rollback_hours * 3600,
+        audit_days=settings.audit_days,
         keep_jobs_seconds=settings.job_retention_days * 86_400,
         conversion=Limits(settings.file_memory_mb, settings.file_seconds, settings.file_pages),
     )

@@ -137,6 +137,7 @@ async def find_access(database: Database, key_hash: bytes, collection: str | Non
         team_id=row["team_id"],
         scopes=frozenset(row["scopes"]),
         collection_ids=None if limited is None else frozenset(limited),
+        key_id=row["key_id"],
     )
     unused = row["key_id"] if row["unused"] else None
     return Access(principal, row["team"], as_collection(row), unused, row["seconds_left"])

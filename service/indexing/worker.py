@@ -5,6 +5,7 @@ import contextlib
 import random
 import time
 
+from service.db.audit_log import expire_entries
 from service.db.disposal import discard_expired, remove_leftovers, remove_old_jobs
 from service.db.partitions import drop_orphan_partitions
 from service.db.pool import Database
@@ -32,6 +33,7 @@ TIDY_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 GRACE_SECONDS = 10.0
 KEEP_SECONDS = 86_400.0
+AUDIT_DAYS = 365
 KEEP_JOBS_SECONDS = 30 * 86_400.0
 RECONNECT_SECONDS = 1.0
 
@@ -75,6 +77,7 @@ class Worker:
         grace_seconds: float = GRACE_SECONDS,
         index_memory_mb: int | None = None,
         keep_seconds: float = KEEP_SECONDS,
+        audit_days: int = AUDIT_DAYS,
         keep_jobs_seconds: float = KEEP_JOBS_SECONDS,
         conversion: Limits | None = None,
     ) -> None:
@@ -89,6 +92,7 @@ class Worker:
             conversion=conversion or Limits(),
         )
         self._dsn = dsn
+        self._audit_days = audit_days
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
         self._grace_seconds = grace_seconds
@@ -177,6 +181,7 @@ class Worker:
                 await discard_expired(database)
                 async with database.administer() as connection:
                     await expire_prepared(connection)
+                    await expire_entries(connection, self._audit_days)
                 await drop_orphan_partitions(database)
                 await remove_leftovers(database)
                 await remove_old_jobs(database, self._keep_jobs_seconds)

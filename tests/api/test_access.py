@@ -134,6 +134,7 @@ OPENS = {
     ("DELETE", "/v1/providers/{provider_id}"): ["admin"],
     ("POST", "/v1/providers/{provider_id}/check"): ["admin"],
     ("POST", "/v1/teams"): [],
+    ("GET", "/v1/audit"): ["admin"],
     ("GET", "/v1/teams"): [],
     ("PUT", "/v1/flags/{name}"): [],
     ("GET", "/v1/flags"): [],

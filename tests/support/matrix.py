@@ -88,6 +88,7 @@ ROWS: dict[tuple[str, str], Row] = {
     ),
     ("DELETE", "/v1/providers/{provider_id}"): Row("admin", 204, "team", last=2, whole_team=True),
     ("POST", "/v1/providers/{provider_id}/check"): Row("admin", 200, "team", whole_team=True),
+    ("GET", "/v1/audit"): Row("admin", 200, "own", whole_team=True),
     ("GET", "/v1/teams"): Row("root", 200, "root"),
     ("POST", "/v1/teams"): Row("root", 201, "root", {"json": {"name": "third"}}),
     ("GET", "/v1/flags"): Row("root", 200, "root"),
