@@ -114,6 +114,7 @@ OPENS = {
     ("POST", "/v1/collections/{name}/search"): ["search"],
     ("POST", "/v1/collections/{name}/search/diagnose"): ["search"],
     ("POST", "/v1/collections/{name}/documents"): ["index"],
+    ("POST", "/v1/collections/{name}/files"): ["index"],
     ("PATCH", "/v1/collections/{name}/documents/{doc_id}"): ["index"],
     ("DELETE", "/v1/collections/{name}/documents/{doc_id}"): ["index"],
     ("GET", "/v1/collections/{name}/documents"): ["search"],
