@@ -123,7 +123,7 @@ OPENS = {
     ("GET", "/v1/collections/{name}/jobs/{job_id}"): ["index"],
     ("POST", "/v1/collections/{name}/jobs/{job_id}/pause"): ["admin"],
     ("POST", "/v1/collections/{name}/jobs/{job_id}/resume"): ["admin"],
-    ("POST", "/v1/collections/{name}/jobs/{job_id}/cancel"): ["admin"],
+    ("POST", "/v1/collections/{name}/jobs/{job_id}/cancel"): ["index", "admin"],
     ("POST", "/v1/collections/{name}/reindex"): ["admin"],
     ("POST", "/v1/collections/{name}/rollback"): ["admin"],
     ("POST", "/v1/keys"): ["admin"],
