@@ -118,6 +118,9 @@ def _record(line: bytes, name: str) -> Found:
 def _read_whole(path: Path, name: str) -> Iterator[Found]:
     try:
         text = _decode(path.read_bytes(), path.suffix.lower())
+    except _OtherEncodingError:
+        yield _whole_file(path, name)  # the server finds out which
+        return
     except _UnreadableError as error:
         yield Unread(name, str(error), failed=False)
         return
@@ -156,13 +159,18 @@ class _UnreadableError(Exception):
     """The bytes are no text."""
 
 
+class _OtherEncodingError(Exception):
+    """The bytes are text, but not in Unicode."""
+
+
 def _decode(content: bytes, suffix: str) -> str:
     utf16 = content.startswith(UTF16_MARKS)
     try:
         text = content.decode("utf-16" if utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        binary = suffix in FORMATS or b"\0" in content
-        raise _UnreadableError(_binary(suffix) if binary else "not UTF-8") from error
+        if suffix in FORMATS or b"\0" in content:
+            raise _UnreadableError(_binary(suffix)) from error
+        raise _OtherEncodingError from error
     if "\0" in text:
         raise _UnreadableError(_binary(suffix))
     if not text.strip():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cli.batches import Intake
-from service.cli.reading import MAX_FILE_BYTES, Unread, read_documents
+from service.cli.reading import MAX_FILE_BYTES, Unread, WholeFile, read_documents
 from service.cli.records import RecordError, as_document
 from service.models import IncomingChunk, IncomingDocument
 
@@ -129,7 +129,6 @@ def test_a_text_file_is_named_by_its_path_and_titled_by_its_first_heading(tmp_pa
     [
         ("a.png", b"\x89PNG\0\0", "binary"),
         ("a.txt", b"text\0text", "binary"),
-        ("a.txt", "Grün".encode("latin-1"), "not UTF-8"),
         ("a.txt", b" \n\t", "empty"),
         ("a.txt", b"", "empty"),
         ("a.jsonl", b"\n \n", "empty"),
@@ -138,6 +137,12 @@ def test_a_text_file_is_named_by_its_path_and_titled_by_its_first_heading(tmp_pa
 def test_what_is_no_text_is_skipped_with_the_reason(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     assert list(read_documents(tmp_path)) == [Unread(name, reason, failed=False)]
+
+
+def test_text_that_is_not_in_unicode_is_left_to_the_server(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("Grün".encode("latin-1"))
+    assert list(read_documents(tmp_path)) == [WholeFile("a.txt", path)]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
