@@ -208,8 +208,14 @@ async def test_a_collection_embeds_with_a_registered_provider(
     assert posted.json()["usage"]["embedding_tokens"] == 4
     found = await search(client, "c", query={"text": "rotating"}, mode="vector")
     assert ids(found) == ["d::0"]
-    kinds = [call.body["input_type"] for call in voyage.calls]
-    assert kinds == ["query", "document", "query"]
+    asked = [(call.body["input_type"], call.body["input"]) for call in voyage.calls]
+    # Each side learns from one word what the model gives before it sends what costs.
+    assert asked == [
+        ("query", ["dimension"]),
+        ("document", ["dimension"]),
+        ("document", ["keys rotate in spring"]),
+        ("query", ["rotating"]),
+    ]
 
 
 async def test_a_model_that_does_not_work_is_refused_at_once(
