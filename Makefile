@@ -71,7 +71,7 @@ bench-lexical: $(INSTALLED)  ## Compare the lexical leg with stock Postgres rank
 bench-reindex: $(INSTALLED)  ## Measure what clients notice of a re-index and of a large deletion (minutes)
 	@$(BIN)/python bench/reindex.py $(ARGS)
 
-faults: $(INSTALLED)  ## Search while the database restarts, replicas die or lag and clients are slow (minutes)
+faults: $(INSTALLED)  ## Search while database and processes restart, replicas die or lag and clients are slow (minutes)
 	@PYTHONPATH=tests $(BIN)/python bench/faults.py $(ARGS)
 
 load: $(INSTALLED)  ## Send four times the searches that a process can answer, for a minute (2 minutes)

@@ -1,4 +1,4 @@
-"""Searches while the database restarts, replicas die or lag, and clients are slow or idle.
+"""Searches while databases and processes restart, replicas die or lag, clients are slow or idle.
 
 Every answer is compared with the one that the same question had before. Server, databases and
 clients share the machine.
@@ -16,6 +16,7 @@ from pathlib import Path
 import asyncpg
 import httpx
 import uvloop
+from balancer import Balancer, balancing
 from lexical import chunks
 from search_overhead import KEY, serving
 from support.replication import ReplicaServer, replica_of, replicated_primary
@@ -28,6 +29,7 @@ CLIENTS = 4
 RETURN_SECONDS = 2.0
 LAG_LIMIT = 1.0
 DOWN_SECONDS = 0.5
+DRAIN_SECONDS = 1
 SLOW, IDLE = 50, 200
 IN_USE = re.compile(r'braid_db_replicas\{state="in use"\} (\d+)')
 
@@ -187,6 +189,35 @@ async def _lag(
     return noticed
 
 
+async def rolling_restarts(table: Table, known: Corpus, times: int) -> None:
+    """Replace two search processes behind a balancer, one after the other, again and again."""
+    with plain() as postgres, contextlib.ExitStack() as running:
+        await migrate(postgres.dsn())
+        async with filled(serving(postgres.dsn()), known), balancing() as balancer:
+            serving_now = [await _joined(running, balancer, postgres.dsn()) for _ in range(2)]
+            asked = Asking(balancer.port, known)
+            await asked.learn()
+            async with asked.going_on() as told:
+                for _ in range(times * len(serving_now)):
+                    serving_now.append(await _joined(running, balancer, postgres.dsn()))
+                    oldest = serving_now.pop(0)
+                    oldest.process.terminate()
+                    await balancer.leave_out(oldest.port)
+                    await asyncio.to_thread(oldest.process.wait, 60)
+    failed, wrong = sum(one.status != 200 for one in told), asked.wrong(told)
+    promise = f"rolling restart, {times} times: no failed search"
+    table.line(promise, f"{failed} of {len(told)} ({statuses(told)})", kept=failed == 0)
+    table.line("  no wrong answer", str(wrong), kept=wrong == 0)
+
+
+async def _joined(running: contextlib.ExitStack, balancer: Balancer, dsn: str) -> serving:
+    server = serving(dsn, "search")
+    server.environment["BRAID_DRAIN_SECONDS"] = str(DRAIN_SECONDS)
+    running.enter_context(server)
+    await balancer.add(server.port)
+    return server
+
+
 async def slow_clients(table: Table, known: Corpus, seconds: float) -> None:
     """Connections that send a byte now and then, and others that send nothing at all."""
     with plain() as postgres:
@@ -246,6 +277,7 @@ async def main(given: argparse.Namespace) -> int:
     await restarts(table, known, given.restarts)
     await replicas(table, known)
     await slow_clients(table, known, given.seconds)
+    await rolling_restarts(table, known, given.rolls)
     return int(table.broken > 0)
 
 
@@ -253,5 +285,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=1500)
     parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--rolls", type=int, default=2, help="times that both are replaced")
     parser.add_argument("--seconds", type=float, default=10.0, help="beside slow clients")
     raise SystemExit(uvloop.run(main(parser.parse_args())))

@@ -101,7 +101,10 @@ class Connections:
         except BaseException:
             writer.close()
             raise
-        self._free.append((reader, writer))
+        if b"connection: close" in head:
+            writer.close()
+        else:
+            self._free.append((reader, writer))
         return int(head.split()[1]), content
 
     async def keep_asking(self, seconds: float, clients: int) -> list[Told]:

@@ -289,9 +289,8 @@ async def _running(
         if direct is not None:
             await stack.enter_async_context(background("changes", changes.listen()))
         await stack.enter_async_context(background("flags", known_flags.watch()))
-        await stack.enter_async_context(
-            background("warm-up", _warm(role, outside.outbound, embedders))
-        )
+        # Loading a model holds up everything else in the process: better before it is ready.
+        await _warm(role, outside.outbound, embedders)
         if services.search.replicas is not None:
             stack.enter_context(observing(services.search.replicas.observe))
             watching = services.search.replicas.watch()

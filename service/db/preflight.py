@@ -15,14 +15,17 @@ CONNECT_SECONDS = 10.0
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise `ConfigurationError` unless the database holds the schema of this version."""
+    """Raise `ConfigurationError` unless the database has the schema of this version, or a later one.
+
+    A migration leaves the schema usable by the version before it: an upgrade can be undone.
+    """
     async with _connected(dsn) as connection:
         try:
             found = await connection.fetchval(REVISION)
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
             found = None
     needed = newest_revision()
-    if found != needed:
+    if found is None or found < needed:
         state = f"at revision {found}" if found else "missing"
         raise ConfigurationError(
             f"the schema is {state}, {needed} is needed: run `braid migrate` first"
