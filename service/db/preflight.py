@@ -15,7 +15,7 @@ CONNECT_SECONDS = 10.0
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise `ConfigurationError` unless the database has the schema of this version, or a later one.
+    """Raise `ConfigurationError` unless the database has the schema of this version or a later one.
 
     A migration leaves the schema usable by the version before it: an upgrade can be undone.
     """
