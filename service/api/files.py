@@ -11,7 +11,13 @@ from litestar.params import Body
 
 from service.api.access import CurrentCollection, requires
 from service.api.documents import WAIT_SECONDS, Accepted, Wait
-from service.api.problems import WITH_BODY
+from service.api.problems import (
+    WITH_BODY,
+    AnyRequest,
+    Problem,
+    answer_known,
+    answer_unexpected,
+)
 from service.api.services import CurrentServices
 from service.errors import InvalidRequestError
 from service.indexing.bounds import MAX_FILE_BYTES
@@ -40,8 +46,20 @@ class FilesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A JSON object."""
 
 
+def _answer_undecodable(request: AnyRequest, error: Exception) -> Response[Problem]:
+    """Answer a form whose text is not in the character set that its part names."""
+    if type(error) not in (UnicodeDecodeError, LookupError):  # a KeyError is a bug
+        return answer_unexpected(request, error)
+    words = "a field of the form is not text in the charset of its part (UTF-8 unless it says so)"
+    return answer_known(request, InvalidRequestError(words))
+
+
 @post(
     "/collections/{name:str}/files",
+    exception_handlers={
+        UnicodeDecodeError: _answer_undecodable,
+        LookupError: _answer_undecodable,
+    },
     guards=[requires("index")],
     responses=WITH_BODY,
     status_code=202,

@@ -31,7 +31,18 @@ from service.telemetry import log
 PROBLEM_JSON = "application/problem+json"
 UNAVAILABLE_RETRY_AFTER = "1"
 TYPE_PREFIX = "urn:braid:problem:"
-FIELD_OF_A_FORM = re.compile(r"(missing required|contains unknown) field `([^`]{1,200})`")
+FIELD_OF_A_FORM = re.compile(r"(missing required|contains unknown) field `(.*)`", re.DOTALL)
+MAX_NAME_CHARACTERS = 200
+PLACE_IN_A_LIST = re.compile(r"\[(\d+)\]")
+IN_WORDS = {
+    "Request Entity Too Large": "the form has more than 1000 parts, or one with a header of more"
+    " than 4096 bytes or more than 8 headers",
+    "Invalid multipart/form-data": "the body is no complete multipart/form-data with its boundary",
+    "Unsupported type: <class 'str'>": "must be a file: its part needs a filename",
+    "Expected `str | null`, got `UploadFile`": "must be text: its part has no filename",
+    "Expected `str | null`, got `array`": "is there more than once",
+}
+"""What the framework says of forms, in words that tell what to do."""
 
 Problems = Mapping[int, ResponseSpec]
 AnyRequest = Request[Any, Any, State]
@@ -117,7 +128,7 @@ def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Prob
         return _answer(NotFoundError("no such route"))
     if error.status_code >= BraidError.status:
         return answer_unexpected(request, error)
-    refused = InvalidRequestError(error.detail.lower())
+    refused = InvalidRequestError(IN_WORDS.get(error.detail, error.detail.lower()))
     return _answer(refused, status=error.status_code, headers=dict(error.headers or {}))
 
 
@@ -156,9 +167,12 @@ def _violation(found: Mapping[str, Any]) -> Violation:
         # Of a form; a JSON body names its fields itself.
         if field := FIELD_OF_A_FORM.search(str(found["message"])):
             unknown = field[1] == "contains unknown"
-            return Violation(f"/{field[2]}", "unknown field" if unknown else "is required")
+            place = f"/{field[2][:MAX_NAME_CHARACTERS]}"
+            return Violation(place, "unknown field" if unknown else "is required")
         return Violation("", "a JSON body is required")
-    return Violation(f"/{name}", plain_reason(str(found["message"])))
+    message = str(found["message"])
+    place = PLACE_IN_A_LIST.sub(r"/\1", name)
+    return Violation(f"/{place}", IN_WORDS.get(message) or plain_reason(message))
 
 
 EXCEPTION_HANDLERS: ExceptionHandlersMap = {

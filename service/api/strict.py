@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import re
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -41,11 +42,17 @@ class StrictRequest(Request[Any, Any, State]):
                 body = await self.body()
         except TimeoutError as error:
             raise InvalidRequestError(f"the body took longer than {BODY_SECONDS} s") from error
-        except InternalServerException as error:
-            raise InvalidRequestError("the client left before the body was complete") from error
         handler = self.route_handler
         wanted = handler.parsed_fn_signature.parameters["data"].annotation
         return decode_body(body, wanted, keep_surrogates=bool(handler.opt.get(KEEPS_SURROGATES)))
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes in; raises `InvalidRequestError` when its client leaves."""
+        try:
+            async for part in super().stream():
+                yield part
+        except InternalServerException as error:
+            raise InvalidRequestError("the client left before the body was complete") from error
 
     def _check_content_type(self) -> None:
         given = self.headers.get("content-type", "").partition(";")[0].strip()

@@ -3,7 +3,7 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -160,6 +160,44 @@ async def test_a_body_that_is_no_form_is_refused(client: httpx.AsyncClient) -> N
         problem(response, 400)
 
 
+def part(disposition: bytes, content: bytes = b"words", headers: bytes = b"") -> bytes:
+    head = b"--x\r\nContent-Disposition: form-data; " + disposition + b"\r\n" + headers
+    return head + b"\r\n" + content + b"\r\n"
+
+
+FILE = part(b'name="file"; filename="a.txt"')
+
+
+@pytest.mark.parametrize(
+    ("form", "pointer", "reason"),
+    [
+        (part(b'name="file"'), "/file/0", "must be a file: its part needs a filename"),
+        (FILE + part(b'filename="b.txt"'), "/", "unknown field"),
+        (FILE + part(b'name="title"') * 2, "/title", "is there more than once"),
+        (FILE + part(b'name="title"; filename="t"'), "/title", "must be text"),
+        (FILE + part(b'name="' + b"n" * 300 + b'"'), "/" + "n" * 200, "unknown field"),
+        (FILE + part(b'name="title"', b"\xff\xfe"), None, "charset of its part"),
+        (
+            FILE + part(b'name="title"', b"t", b"Content-Type: text/plain; charset=no\r\n"),
+            None,
+            "ch",
+        ),
+        (FILE * 1_001, None, "more than 1000 parts"),
+        (part(b'name="file"; filename="' + b"n" * 5_000 + b'"'), None, "more than 4096 bytes"),
+        (FILE[:-4], None, "complete multipart/form-data"),
+    ],
+)
+async def test_a_form_that_is_put_together_wrongly_is_told_what_is_wrong(
+    client: httpx.AsyncClient, form: bytes, pointer: str | None, reason: str
+) -> None:
+    end = b"" if form == FILE[:-4] else b"--x--\r\n"
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    response = await client.post(PATH, content=form + end, headers=headers)
+    found = problem(response, 400)
+    assert reason in found["detail"]
+    assert pointer is None or pointers(response) == [pointer]
+
+
 async def test_more_than_100_mb_are_refused(client: httpx.AsyncClient) -> None:
     response = await client.post(
         PATH,
@@ -192,3 +230,43 @@ async def test_braid_index_sends_files_that_need_converting_as_they_are(
     )
     page = (await client.get("/v1/collections/folder/documents/page.html")).json()
     assert [chunk["text"] for chunk in page["chunks"]] == ["# Owls\n\nhoot"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("files", "multipart/form-data; boundary=x"), ("documents", "application/json")],
+)
+async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(
+    app: Litestar, client: httpx.AsyncClient, path: str, kind: str
+) -> None:
+    url = f"/v1/collections/docs/{path}"
+    headers = {**client.headers, "content-type": kind, "content-length": "1000"}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": url,
+        "raw_path": url.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("braid", 80),
+    }
+    messages = [
+        {"type": "http.request", "body": FILE, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if len(messages) > 1 else messages[0]
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    await app(cast(Any, scope), receive, send)
+    assert answers[0]["status"] == 400
+    assert b"the client left" in answers[1]["body"]
+    assert (await client.get("/v1/collections/docs/jobs")).json()["total"] == 0

@@ -63,6 +63,15 @@ def test_commands_in_code_blocks_exist(page):
             build_parser().parse_args(command[1:])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_curl_that_sends_json_says_so(page):
+    for language, block in BLOCK.findall(page.read_text()):
+        if language in ("sh", "console"):
+            for command in re.split(r"(?:^|(?<=[\s(|]))curl ", block)[1:]:
+                sends = re.search(r"\s(?:-d|--data)\s", command)
+                assert not sends or "content-type: application/json" in command.lower()
+
+
 def test_the_readme_shows_commands():
     assert any(line.startswith("make up") for line in shell_lines(ROOT / "README.md"))
 
