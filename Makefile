@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-quality bench-reindex faults faults-indexing load clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-neighbours bench-quality bench-reindex faults faults-indexing load clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-lexical: $(INSTALLED)  ## Compare the lexical leg with stock Postgres rank
 
 bench-reindex: $(INSTALLED)  ## Measure what clients notice of a re-index and of a large deletion (minutes)
 	@$(BIN)/python bench/reindex.py $(ARGS)
+
+bench-neighbours: $(INSTALLED)  ## What 64 clients of one team cost the searches of another
+	@$(BIN)/python bench/neighbours.py $(ARGS)
 
 faults: $(INSTALLED)  ## Search while database and processes restart, replicas die or lag and clients are slow (minutes)
 	@PYTHONPATH=tests $(BIN)/python bench/faults.py $(ARGS)

@@ -383,7 +383,10 @@ def _services(
             replicas=_replicas(settings),
             flags=known_flags,
         ),
-        gate=Gate(settings.max_concurrent_searches or _connections(settings)),
+        gate=Gate(
+            settings.max_concurrent_searches or _connections(settings),
+            settings.team_concurrent_searches,
+        ),
         languages=Languages(database),
         schema_revision=newest_revision(),
         stopped=[],

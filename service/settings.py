@@ -101,6 +101,12 @@ class Settings(BaseSettings):
         le=10_000,
         description="searches at the same time, instead of as many as connections",
     )
+    team_concurrent_searches: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="searches of a team at the same time while others search, instead of its part",
+    )
     drain_seconds: float = Field(
         0.0,
         ge=0,

@@ -150,6 +150,20 @@ async def _key_access(services: Services, key_hash: bytes, name: str | None) -> 
     return access
 
 
+def team_in_memory(services: Services, connection: Connection, name: str | None) -> int | None:
+    """Team of the key, if memory says without a question; for a refusal, not for an answer."""
+    try:
+        key = _given_key(connection)
+    except UnauthorizedError:
+        return None
+    root = services.settings.root_api_key
+    if root is not None and same_key(key, root.get_secret_value()):
+        known = services.access.peek((connection.headers.get("x-team", DEFAULT_TEAM), name))
+    else:
+        known = services.access.peek((hash_key(key), name))
+    return None if known is None else known.principal.team_id
+
+
 def _given_key(connection: Connection) -> str:
     if key := connection.headers.get("x-api-key"):
         return key

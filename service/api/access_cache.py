@@ -40,6 +40,11 @@ class AccessCache:
         """Look everything up again: something may have changed."""
         self._known = {}
 
+    def peek(self, asked: Asked) -> Access | None:
+        """The access, if it is in memory."""
+        known = self._known.get(asked)
+        return None if known is None else known.access
+
     async def get(
         self, asked: Asked, look_up: Callable[[], Awaitable[Access | None]]
     ) -> Access | None:

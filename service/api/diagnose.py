@@ -25,5 +25,5 @@ async def diagnose_search(
 
     Runs the search and its legs several times: meant for people, not for every query.
     """
-    async with services.gate.place():
+    async with services.gate.place(collection.team_id):
         return await diagnose(services.search, collection, data)

@@ -4,8 +4,10 @@ import re
 
 import msgspec
 from litestar import Litestar
+from litestar.connection import ASGIConnection
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from service.api.access import team_in_memory
 from service.api.problems import PROBLEM_JSON, TYPE_PREFIX, Problem
 from service.api.services import Services
 from service.errors import OverloadedError
@@ -14,12 +16,12 @@ from service.instruments import HTTP_DURATION
 SMALL_BYTES = 60_000
 """A body that the server reads along with the head; a larger one has to be taken off the wire."""
 
-_SEARCH = re.compile(r"/v1/(?:collections/[^/]+/)?search")
+_SEARCH = re.compile(r"/v1/(?:collections/([^/]+)/)?search")
 _IN_COLLECTION, _IN_MANY = "/v1/collections/{name}/search", "/v1/search"
 
 
 class Refused:
-    """Answers 429 before anything of the request is read, while nobody could even wait.
+    """Answers 429 before anything of the request is read, while nobody of its team could even wait.
 
     Such a request is counted, but has neither a span nor a line in the log.
     """
@@ -32,10 +34,19 @@ class Refused:
         """Serve or refuse one request."""
         if scope.get("method") == "POST" and scope["path"].endswith("/search"):
             services: Services = self._owner.state.services
-            if services.gate.full and _SEARCH.fullmatch(scope["path"]) and _is_small(scope):
+            if services.gate.busy and _has_no_place(services, scope) and _is_small(scope):
                 await _refuse(scope, send, services.gate.refusal())
                 return
         await self._app(scope, receive, send)
+
+
+def _has_no_place(services: Services, scope: Scope) -> bool:
+    """Whether the team that asks, as far as memory knows it, has as many callers as it may."""
+    found = _SEARCH.fullmatch(scope["path"])
+    if found is None:
+        return False
+    team_id = team_in_memory(services, ASGIConnection(scope), found[1])
+    return team_id is not None and services.gate.refuses(team_id)
 
 
 def _is_small(scope: Scope) -> bool:

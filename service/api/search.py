@@ -36,8 +36,9 @@ async def search(
     """
     # Taken from the request: two dependencies would each cost a task.
     services: Services = request.app.state.services
-    async with services.gate.place():
-        found = await search_collection(services.search, collection_of(request), data)
+    collection = collection_of(request)
+    async with services.gate.place(collection.team_id):
+        found = await search_collection(services.search, collection, data)
     return Response(found, headers={"Server-Timing": server_timing(found)})
 
 

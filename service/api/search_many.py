@@ -48,6 +48,6 @@ async def search_many(
         if name in data.collections[:at]:
             raise InvalidRequestError.at(f"/collections/{at}", "is named twice")
     collections = await reach(request, data.collections)
-    async with services.gate.place():
+    async with services.gate.place(collections[0].team_id):
         found = await search_collections(services.search, collections, data)
     return Response(found, headers={"Server-Timing": server_timing(found)})
