@@ -6,9 +6,10 @@ clients share the machine.
 
 import argparse
 import asyncio
+import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -65,13 +66,14 @@ async def heavy(
             met.other += 1
 
 
-async def other_team(client: httpx.AsyncClient, known: Corpus) -> httpx.AsyncClient:
+@contextlib.asynccontextmanager
+async def other_team(client: httpx.AsyncClient, known: Corpus) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a second team that has the same collection."""
     await client.post("/v1/teams", json={"name": "other"})
     headers = {"X-API-Key": KEY, "X-Team": "other", "Content-Type": "application/json"}
-    other = httpx.AsyncClient(base_url=client.base_url, headers=headers, timeout=60)
-    await load(other, known.texts, known.vectors, language="english")
-    return other
+    async with httpx.AsyncClient(base_url=client.base_url, headers=headers, timeout=60) as other:
+        await load(other, known.texts, known.vectors, language="english")
+        yield other
 
 
 async def measure(server: serving, known: Corpus, given: argparse.Namespace) -> int:
@@ -80,7 +82,7 @@ async def measure(server: serving, known: Corpus, given: argparse.Namespace) -> 
     headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
     async with (
         filled(server, known) as root,
-        await other_team(root, known) as other,
+        other_team(root, known) as other,
         httpx.AsyncClient(
             base_url=root.base_url, headers=headers, limits=limits, timeout=60
         ) as many,
