@@ -20,20 +20,25 @@ _OUTER = re.compile(r"->|::|[/\\:@#+&]")
 _INNER = re.compile(r"[-._]+")
 _URL = re.compile(r"(?<![\w+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s<>\"`{}|\\^]+")
 _GROUPED = re.compile(
-    r"(?<![\d.,'])\d{1,3}(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:\.\d{3})+,\d+|(?:'\d{3})+(?:\.\d+)?)"
-    r"(?![\d']|[.,]\d)"
+    r"(?<!\d)(?<!\d[.,'])(?<![.,])\d{1,3}(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:\.\d{3})+,\d+|(?:'\d{3})+(?:\.\d+)?)"
+    r"(?!\d|[.,']\d)"
 )
 _DECIMAL = re.compile(r"v?(\d+\.\d+)")
 _VERSION = re.compile(r"v?(\d+(?:\.\d+){2,4})(?![^\W_]|\.\d)")
 # In `jdk-17.0.2`, `log4j-core-2.17.1.jar` and `python3.11`, but not in the middle of a number.
 _INNER_VERSION = re.compile(r"(?<!\d)(?<!\d[-_.])\d+(?:\.\d+){1,4}(?![^\W_]|\.\d)")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](?=\d\d:?\d\d)")
+_DECIMAL_COMMA = re.compile(r"(?<![\w.,])(\d+),(\d{1,2})(?![^\W_]|[.,]\d)")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 # The server's parser reads 1e5 as a number and would cut 1e5f in two.
 _EXPONENT = re.compile(r"\d+e\d+\D")
+# In `os.path.get_size` and `self.user_id`.
+_NAMED = re.compile(r"(?<![^.])[^._-]+(?:_+[^._-]+)+(?![^.])")
+_QUANTITY = re.compile(r"(\d+)([^\W\d_]{1,4})")
+_HEXADECIMAL = re.compile(r"0x[0-9a-f]+")
 _MOST_JOINED = 2
 _SHORTEST_VERSION = 2
 
@@ -118,6 +123,8 @@ def _take_apart(token: str) -> Token:
     token = _TIMESTAMP.sub(r"\1 ", token)
     for match in _URL.finditer(token):
         parts.add_exact(match.group().rstrip(".,;:!?)'").lower(), 2)
+    for whole, fraction in _DECIMAL_COMMA.findall(token):
+        parts.add_variant(f"{whole}.{fraction}")
     for head, core, last, tail in _TOKEN.findall(token):
         _add_token(parts, head, core, last, tail)
     return parts.token()
@@ -150,7 +157,11 @@ def _add_piece(parts: _Parts, piece: str) -> None:
     """Add a piece whose words are joined by nothing but hyphens, dots and underscores."""
     lower = piece.lower()
     words = _INNER.split(piece)
-    if len(words) == 1:
+    if quantity := _QUANTITY.fullmatch(lower):
+        parts.add_word(lower)
+        for part in quantity.groups():
+            parts.add_variant(part)
+    elif len(words) == 1:
         _add_word(parts, piece)
     elif number := _DECIMAL.fullmatch(lower):
         parts.add_word(number[1])
@@ -170,6 +181,8 @@ def _add_compound(parts: _Parts, lower: str, words: list[str]) -> None:
             _add_version(parts, inner)
     if "." in lower or "_" in lower or not all(map(str.isalpha, words)):
         parts.add_exact(lower, 2)
+        for named in _NAMED.findall(lower) if "." in lower else ():
+            parts.add_exact(named)
     if len(words) <= _MOST_JOINED:
         parts.add_variant("".join(words).lower())
     for word in words:
@@ -190,7 +203,9 @@ def _add_version(parts: _Parts, version: str) -> None:
 def _add_word(parts: _Parts, word: str) -> None:
     lower = word.lower()
     parts.add_word(lower)
-    if _has_humps(word):
+    if _HEXADECIMAL.fullmatch(lower):
+        parts.identifiers.append(lower)
+    elif _has_humps(word):
         parts.identifiers.append(lower)
         for hump in _HUMPS.findall(word):
             parts.add_variant(hump.lower())

@@ -8,6 +8,8 @@ from service.text.scripts import SPACELESS
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _APOSTROPHES = frozenset("\u00b4\u02b9\u02bb\u02bc\u02bd\u055a\u05f3\u2018\u2019\u201a\u201b\u2032")
+# Ellipses and marks of trade, whose compatibility forms would join them to a word.
+_BLANKS = frozenset("\u2025\u2026\u2120\u2122")
 _SPECIAL = dict.fromkeys(_APOSTROPHES, "'") | {
     "\u2010": "-",
     "\u2011": "-",
@@ -44,6 +46,8 @@ class _Characters(dict[int, str | None]):
         canonical = unicodedata.normalize("NFC", character)
         if canonical in _APOSTROPHES:
             plain = "'"
+        elif canonical in _BLANKS:
+            plain = " "
         else:
             plain = "".join(map(_plain, unicodedata.normalize("NFKC", character)))
         if unicodedata.category(character) == "No" and not _is_subscript(character):
@@ -118,12 +122,17 @@ _LETTERS = {
     "ی": "ي",
     "ک": "ك",
     "\u0640": "",
+    "ँ": "ं",
 }
 # Marks above and below letters; vowel points of Hebrew and Arabic.
 _POINTS = re.compile(
     "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u0652"
     "\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed]+"
 )
+# Dots that Hindi may leave out, unlike those of ड़ and ढ़.
+_NUKTA = re.compile("(?<=[कखगजफ])\u093c")
+# The nasal before a consonant of its own class: हिन्दी is हिंदी.
+_NASAL = re.compile("(?:ङ्(?=[क-घ])|ञ्(?=[च-झ])|ण्(?=[ट-ढ])|न्(?=[त-ध])|म्(?=[प-भ]))")
 _DECOMPOSED = re.compile("[\u00c0-\u024f\u0370-\u03ff\u1e00-\u1fff]")
 _TONES = re.compile("[\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9]")
 
@@ -147,9 +156,10 @@ _BASE_LETTERS = _BaseLetters()
 def fold(word: str) -> str:
     """The lower-case word without accents, points and tatweel: ß is ss, ё is е, alefs are one.
 
-    Letters of their own (й, ї, Arabic teh marbuta, Indic vowel signs) stay.
+    फ़ is फ, and a nasal before its consonant an anusvara. Letters of their own (й, ї, Arabic teh
+    marbuta, Indic vowel signs) stay.
     """
-    return word.translate(_BASE_LETTERS)
+    return _NASAL.sub("ं", _NUKTA.sub("", word.translate(_BASE_LETTERS)))
 
 
 def has_tones(word: str) -> bool:

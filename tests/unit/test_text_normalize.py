@@ -34,7 +34,8 @@ def test_clean_removes_what_the_database_refuses_and_says_so() -> None:
         ("ﬁle ① ㎏", "file 1 kg"),
         ("٢٠١٥ २०१५ ๒๐๑๕", "2015 2015 2015"),
         ("CO₂ note¹ x²", "CO2 note 1 x 2"),
-        ("“a”—b…", "a b..."),
+        ("“a”—b…", "a b"),
+        ("…/bin Foo™ Bar℠ baz…qux", "/bin Foo Bar baz qux"),
         ("iPhone手机", "iPhone 手机"),
         ("пам’ять", "память"),
         ("col·legi", "collegi"),
@@ -84,6 +85,11 @@ def test_full_width_forms_are_prepared_like_ascii(text: str) -> None:
         ("على", "علي"),
         ("שָׁלוֹם", "שלום"),
         ("phở", "pho"),
+        ("क़िताब", "किताब"),
+        ("फ़िल्म", "फिल्म"),
+        ("हिन्दी", "हिंदी"),
+        ("सम्बन्ध", "संबंध"),
+        ("चाँद", "चांद"),
     ],
 )
 def test_accents_fold_to_base_letters(word: str, base: str) -> None:

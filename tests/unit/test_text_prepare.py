@@ -280,3 +280,39 @@ def test_every_substring_of_a_word_shares_all_its_trigrams(word: str, data: st.D
     last = data.draw(st.integers(first, len(word)))
     asked = prepare(word[first:last], TRIGRAM).exact
     assert set(asked) <= set(prepare(word, TRIGRAM).exact)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("10 km", "a 10km run"),
+        ("10km", "10km,"),
+        ("10 kHz", "10KHz"),
+        ("5 м", "5м"),
+        ("3.14", "3,14"),
+        ("19.99", "19,99€"),
+        ("1234.50", "'1,234.50'"),
+        ("1234.50", "‘1.234,50’"),
+        ("0x1F", "0x1f"),
+        ("PostgreSQL", "PostgreSQL™"),
+        ("/etc/hosts", "“…/etc/hosts”"),
+        ("get_user_by_id", "self.get_user_by_id(1)"),
+        ("user_id", "row.user_id.length"),
+        ("my_module", "lib/my_module.py"),
+    ],
+)
+def test_another_way_of_writing_it_asks_for_lexemes_of_the_text(query: str, text: str) -> None:
+    asked, found = prepare(query, SIMPLE), prepare(text, SIMPLE)
+    assert asked.words or asked.exact
+    assert set(asked.exact) <= set(found.exact)
+    assert set(asked.phrase.split()) <= set(found.words.split())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1,5", "15"), ("1,2,3", "1.2"), ("5 m", "5mm"), ("0x1f", "1f"), ("C-3PO", "po")],
+)
+def test_what_is_written_alike_is_not_the_same(one: str, other: str) -> None:
+    asked, found = prepare(one, SIMPLE), prepare(other, SIMPLE)
+    names = {*asked.words.split(), *asked.exact}
+    assert not {*found.words.split(), *found.exact} <= names
