@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-neighbours bench-quality bench-reindex faults faults-indexing load clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-neighbours bench-quality bench-reindex check-deploy faults faults-indexing load clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: $(INSTALLED)  ## Check style, formatting, types and import direction
 		$(BIN)/$$check || status=1; \
 	done; \
 	exit $$status
+
+check-deploy:  ## Hold manifests and Dockerfile against Kubernetes' schemas, checkov and hadolint
+	@deploy/check
 
 format: $(INSTALLED)  ## Format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
