@@ -3,7 +3,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import httpx
 import pytest
-from support.api import new_collection, new_key, pointers, problem
+from support.api import ROOT_KEY, new_collection, new_key, pointers, problem
+from support.dump import dump
 
 
 async def test_a_new_key_is_shown_once_and_stored_as_a_hash(
@@ -228,3 +229,16 @@ async def test_only_the_root_key_sees_teams(client: httpx.AsyncClient) -> None:
     key = await new_key(client, "search", "index", "admin")
     problem(await client.get("/v1/teams", headers=key), 403)
     problem(await client.post("/v1/teams", json={"name": "a"}, headers=key), 403)
+
+
+async def test_a_key_appears_in_no_dump(client: httpx.AsyncClient, dsn: str) -> None:
+    chosen = "a-chosen-collection-key"
+    await new_collection(client, "docs", collection_key=chosen)
+    made = (await new_key(client, "search", name="a noted name"))["X-API-Key"]
+    (_, listed) = (await client.get("/v1/keys")).json()["keys"]
+    rotated = (await client.post(f"/v1/keys/{listed['id']}/rotate")).json()["key"]
+    stored = await dump(dsn)
+    assert "a noted name" in stored
+    for secret in (chosen, made, rotated, ROOT_KEY):
+        assert secret not in stored
+        assert secret.encode().hex() not in stored

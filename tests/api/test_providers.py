@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.api import ROOT, client_of, new_key, pointers, problem, serving
 from support.credentials import LOOPBACK, SECRET_KEY
+from support.dump import dump
 from support.fake_anthropic import FakeAnthropic
 from support.fake_embeddings import KEY, FakeCohere, FakeOpenAI, FakeVoyage
 from support.fake_http import FakeServer, Hang, garbage, refusal, running
@@ -292,21 +293,6 @@ async def test_a_deleted_provider_is_forgotten_and_a_new_one_takes_its_place(
     assert gone["degraded"] == [{"stage": "embed", "reason": "error"}]
     await register(client, base_url=voyage.url)
     assert (await client.post(path, json=asked)).json()["degraded"] == []
-
-
-async def dump(dsn: str) -> str:
-    """Every row of every table as text, secrets in hexadecimal and as they are."""
-    connection = await asyncpg.connect(dsn)
-    tables = await connection.fetch(
-        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'braid'"
-    )
-    rows = [
-        row[0]
-        for table in tables
-        for row in await connection.fetch(f"SELECT t::text FROM {table[0]} t")
-    ]
-    await connection.close()
-    return "\n".join(rows)
 
 
 async def test_a_key_appears_in_no_dump_and_no_trace(
