@@ -47,6 +47,7 @@ from service.api.languages import Languages
 from service.api.leaving import Leaving
 from service.api.observe import Observed
 from service.api.problems import EXCEPTION_HANDLERS, log_bug
+from service.api.rate import Rates
 from service.api.refusal import Refused
 from service.api.services import ProviderServices, Services, provide_services
 from service.api.strict import MAX_BODY_BYTES, StrictRequest, check_parameters
@@ -387,6 +388,7 @@ def _services(
             settings.max_concurrent_searches or _connections(settings),
             settings.team_concurrent_searches,
         ),
+        rates=Rates(settings.team_requests_per_second),
         languages=Languages(database),
         schema_revision=newest_revision(),
         stopped=[],

@@ -107,6 +107,9 @@ class Settings(BaseSettings):
         le=10_000,
         description="searches of a team at the same time while others search, instead of its part",
     )
+    team_requests_per_second: float | None = Field(
+        None, gt=0, le=1_000_000, description="requests a second of a team in each process"
+    )
     drain_seconds: float = Field(
         0.0,
         ge=0,

@@ -55,6 +55,7 @@ def requires(*scopes: KeyScope, whole_team: bool = False) -> Guard:
         name = connection.path_params.get("name")
         possible = name if name and NAME.fullmatch(name) else None
         access = await _authenticate(services, connection, possible)
+        services.rates.count(access.principal.team_id)
         if not access.principal.scopes & set(scopes):
             raise ForbiddenError(f"the key needs the scope {' or '.join(scopes)}")
         if whole_team and access.principal.collection_ids is not None:

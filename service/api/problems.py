@@ -76,12 +76,17 @@ def documented(*classes: type[BraidError]) -> Problems:
 
 
 EVERYWHERE = documented(
-    InvalidRequestError, UnauthorizedError, ForbiddenError, NotFoundError, UnavailableError
+    InvalidRequestError,
+    UnauthorizedError,
+    ForbiddenError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
 )
 WITH_BODY = {**EVERYWHERE, **documented(TooLargeError)}
 ACTING = {**EVERYWHERE, **documented(ConflictError)}
 CREATING = {**WITH_BODY, **documented(ConflictError)}
-SEARCHING = {**WITH_BODY, **documented(OverloadedError)}
+SEARCHING = WITH_BODY
 
 
 def _answer(

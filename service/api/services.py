@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from service.api.access_cache import AccessCache
 from service.api.admission import Gate
 from service.api.languages import Languages
+from service.api.rate import Rates
 from service.db.credentials import Credentials
 from service.db.flags import Flags
 from service.db.pool import Database
@@ -43,6 +44,7 @@ class Services(msgspec.Struct, frozen=True):
     embedders: Embedders
     search: SearchServices
     gate: Gate
+    rates: Rates
     languages: Languages
     schema_revision: str
     """What this version needs."""

@@ -174,3 +174,18 @@ async def test_a_team_that_fills_the_gate_keeps_no_other_out(dsn: str) -> None:
     assert [one.status_code for one in (*answers, other)] == [200] * 3
     problem(refused, 429)
     assert refused.headers["retry-after"] == "1"
+
+
+async def test_a_team_that_asks_too_often_is_told_when_to_come_back(dsn: str) -> None:
+    async with (
+        serving(dsn, team_requests_per_second=0.001) as app,
+        client_of(app) as client,
+    ):
+        await client.post("/v1/teams", json={"name": "other"})
+        assert (await client.get("/v1/collections")).status_code == 200
+        refused = await client.get("/v1/collections")
+        assert "too many requests" in problem(refused, 429)["detail"]
+        assert 900 < int(refused.headers["retry-after"]) <= 1000
+        other = await client.get("/v1/collections", headers={"X-Team": "other"})
+        assert other.status_code == 200
+        assert (await client.get("/livez")).status_code == 200
