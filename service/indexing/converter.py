@@ -16,7 +16,7 @@ from html import unescape
 import mammoth
 import msgspec
 import pypdfium2
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Declaration, ProcessingInstruction, Tag
 from charset_normalizer import from_bytes
 from markdownify import MarkdownConverter
 
@@ -24,16 +24,21 @@ from service.indexing.conversion import Converted, Limits
 
 MAX_EXPANDED_BYTES = 200_000_000
 """Of what an archive holds."""
+ENCRYPTED_PART = 0x1
 SNIFFED = 1_024
 MARKUP = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?<(?:!doctype\s+html|html)\b",
     re.IGNORECASE | re.DOTALL,
 )
 WITHOUT_TEXT = ("script", "style", "template", "noscript", "svg", "iframe", "object", "embed")
+NOT_SHOWN = (ProcessingInstruction, Declaration)
+PARTS_OF_TABLES = ("thead", "tbody", "tfoot", "tr", "th", "td", "caption")
 DOCX_TITLE = re.compile(r"<dc:title[^>]*>([^<]*)</dc:title>")
 HEADING = re.compile(r"^#{1,6} +(\S.*)$", re.MULTILINE)
+OLD_OFFICE = b"\xd0\xcf\x11\xe0"
+ENCRYPTED_OFFICE = "EncryptedPackage".encode("utf-16-le")
 OTHER_KINDS = {
-    b"\xd0\xcf\x11\xe0": "an old Office file: save it as .docx or PDF",
+    OLD_OFFICE: "an old Office file: save it as .docx or PDF",
     b"{\\rtf": "a rich text file: save it as .docx or PDF",
     b"\x1f\x8b": "a compressed file",
     b"7z\xbc\xaf": "a compressed file",
@@ -52,7 +57,12 @@ class RefusedError(Exception):
 def convert(content: bytes, name: str, limits: Limits) -> Converted:
     """The text of a file as Markdown; raises `RefusedError`."""
     converter = _converter_of(content, name)
-    found = converter(content, limits)
+    try:
+        found = converter(content, limits)
+    except (RefusedError, MemoryError, RecursionError):
+        raise
+    except Exception as error:  # the readers let out whatever they stumble over
+        raise RefusedError("is damaged: its parts can't be read") from error
     if len(found.text) > limits.characters:
         raise RefusedError(f"holds more than {limits.characters} characters of text")
     if not found.text.strip():
@@ -66,6 +76,8 @@ def _converter_of(content: bytes, name: str) -> Callable[[bytes, Limits], Conver
         return _pdf
     if content.startswith(b"PK\x03\x04"):
         return _archive
+    if content.startswith(OLD_OFFICE) and ENCRYPTED_OFFICE in content:
+        raise RefusedError("is encrypted")
     for start, kind in OTHER_KINDS.items():
         if content.startswith(start):
             raise RefusedError(f"is {kind}")
@@ -87,18 +99,10 @@ def _pdf(content: bytes, limits: Limits) -> Converted:
         ) from error
     if pages > limits.pages:
         raise RefusedError(f"has {pages} pages, at most {limits.pages} are taken")
-    marks: dict[int, list[tuple[int, str]]] = {}
-    with suppress(pypdfium2.PdfiumError):
-        for mark in document.get_toc():
-            place = mark.get_dest()
-            if place is not None and place.get_index() is not None:
-                title = " ".join(mark.get_title().split())
-                marks.setdefault(place.get_index(), []).append((mark.level, title))
+    marks = _bookmarks(document)
     texts, size = [], 0
     for number in range(pages):
-        page = document[number]
-        words = page.get_textpage().get_text_bounded()
-        page.close()
+        words = _words(document, number)
         texts.append(_with_headings(_unbroken(words), marks.get(number, ())))
         size += len(texts[-1])
         if size > limits.characters:
@@ -107,7 +111,31 @@ def _pdf(content: bytes, limits: Limits) -> Converted:
     if not text.strip():
         raise RefusedError(f"has no text on its {pages} pages: a scan needs text recognition first")
     title = " ".join(document.get_metadata_dict().get("Title", "").split())
-    return Converted(text, title or None)
+    return Converted(text, title or (_first_heading(text) if marks else None))
+
+
+def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:
+    """Levels and titles by page; those that can't be read are left out."""
+    marks: dict[int, list[tuple[int, str]]] = {}
+    with suppress(pypdfium2.PdfiumError):
+        for mark in document.get_toc():
+            place = mark.get_dest()
+            index = None if place is None else place.get_index()
+            if index is not None:
+                with suppress(UnicodeDecodeError):
+                    title = " ".join(mark.get_title().split())
+                    marks.setdefault(index, []).append((mark.level, title))
+    return marks
+
+
+def _words(document: pypdfium2.PdfDocument, number: int) -> str:
+    try:
+        page = document[number]
+        words: str = page.get_textpage().get_text_bounded()
+    except pypdfium2.PdfiumError as error:
+        raise RefusedError(f"is damaged: its page {number + 1} can't be read") from error
+    page.close()
+    return words
 
 
 def _unbroken(words: str) -> str:
@@ -133,6 +161,8 @@ def _archive(content: bytes, _limits: Limits) -> Converted:
             if sum(parts.values()) > MAX_EXPANDED_BYTES:
                 mb = MAX_EXPANDED_BYTES // 1_000_000
                 raise RefusedError(f"expands to more than {mb} MB")
+            if any(part.flag_bits & ENCRYPTED_PART for part in archive.infolist()):
+                raise RefusedError("is encrypted")
             if "word/document.xml" in parts:
                 return _docx(content, _docx_title(archive))
     except (zipfile.BadZipFile, zipfile.LargeZipFile) as error:
@@ -147,14 +177,9 @@ def _docx(content: bytes, title: str | None) -> Converted:
     def no_image(_image: object) -> dict[str, str]:
         return {}
 
-    try:
-        made = mammoth.convert_to_html(
-            io.BytesIO(content), convert_image=mammoth.images.img_element(no_image)
-        )
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:  # mammoth lets out whatever its parsers raise
-        raise RefusedError("is damaged: its parts can't be read") from error
+    made = mammoth.convert_to_html(
+        io.BytesIO(content), convert_image=mammoth.images.img_element(no_image)
+    )
     text = _markdown(BeautifulSoup(made.value, "html.parser"))
     return Converted(text, title or _first_heading(text))
 
@@ -169,6 +194,8 @@ def _docx_title(archive: zipfile.ZipFile) -> str | None:
 
 def _html(content: bytes, _limits: Limits) -> Converted:
     page = BeautifulSoup(content, "html.parser")
+    for part in page.find_all(string=lambda text: isinstance(text, NOT_SHOWN)):
+        part.extract()
     title = " ".join(page.title.get_text().split()) if page.title else ""
     text = _markdown(page)
     return Converted(text, title or _first_heading(text))
@@ -177,6 +204,9 @@ def _html(content: bytes, _limits: Limits) -> Converted:
 def _markdown(page: BeautifulSoup) -> str:
     for part in page.find_all([*WITHOUT_TEXT, "head"]):
         part.decompose()
+    for table in page.find_all("table"):
+        if table.find("table"):
+            _unwrap(table)
     converter = MarkdownConverter(
         heading_style="ATX",
         bullets="-",
@@ -188,6 +218,13 @@ def _markdown(page: BeautifulSoup) -> str:
     )
     text: str = converter.convert_soup(page)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _unwrap(table: Tag) -> None:
+    """Make blocks of the cells of a table that holds tables: Markdown can't nest them."""
+    own = [part for part in table.find_all(PARTS_OF_TABLES) if part.find_parent("table") is table]
+    for part in (table, *own):
+        part.name = "div"
 
 
 def _text(content: bytes, _limits: Limits) -> Converted:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 
 import msgspec
@@ -62,10 +63,12 @@ async def convert_file(file: PendingFile, limits: Limits) -> Converted:
 
 
 def _ended(file: PendingFile, limits: Limits, status: int) -> str:
-    """Why a conversion was killed: out of time, or of memory where no error could be made of it."""
-    if status in (-24, -9):  # SIGXCPU, SIGKILL
+    """Why a conversion ended without an answer."""
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return _too_slow(file, limits)
-    return f"{file.name}: can't be converted within {limits.memory_mb} MB of memory"
+    if status > 0:  # out of memory where no answer could be made of it
+        return f"{file.name}: can't be converted within {limits.memory_mb} MB of memory"
+    return f"{file.name}: is damaged, or takes more than {limits.memory_mb} MB of memory"
 
 
 def _too_slow(file: PendingFile, limits: Limits) -> str:

@@ -58,6 +58,12 @@ def pdf(pages: Sequence[str], *, title: str | None = None, extra: bytes = b"") -
     return bytes(made + b"startxref\n%d\n%%%%EOF\n" % table)
 
 
+def marked_pdf(page: str, *, mark: bytes) -> bytes:
+    """A PDF of one page with one bookmark; `mark` is its title as PDF writes it, such as `(A)`."""
+    outlines = b"<< /Type /Outlines /First << /Title %s /Dest [0 /Fit] >> /Count 1 >>" % mark
+    return pdf([page]).replace(b"/Type /Catalog", b"/Type /Catalog /Outlines " + outlines)
+
+
 def encrypted_pdf() -> bytes:
     """A PDF whose words only a password would show."""
     noise = b"<" + b"5a" * 32 + b">"

@@ -1,7 +1,21 @@
 """Turning files into Markdown: what stays of their structure, and what is refused by name."""
 
+import io
+import re
+import zipfile
+from pathlib import Path
+
 import pytest
-from support.made_files import archive, docx, encrypted_pdf, paragraph, pdf, table
+from support.made_files import (
+    WORDS,
+    archive,
+    docx,
+    encrypted_pdf,
+    marked_pdf,
+    paragraph,
+    pdf,
+    table,
+)
 
 from service.indexing.conversion import Limits
 from service.indexing.converter import RefusedError, convert
@@ -29,6 +43,21 @@ def refusal(content: bytes, name: str, **limits: int) -> str:
     return str(caught.value)
 
 
+def archive_parts(made: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(made)) as zipped:
+        return {name: zipped.read(name) for name in zipped.namelist()}
+
+
+def changed_parts(*, flags: int = 0, method: int = 8) -> bytes:
+    """A Word file whose parts claim to be encrypted or packed in another way."""
+    made = bytearray(docx(paragraph("words"), title="title"))
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(mark), bytes(made)):
+            made[found.start() + at] |= flags
+            made[found.start() + at + 2] = method
+    return bytes(made)
+
+
 def test_html_keeps_headings_lists_tables_and_code_and_no_script() -> None:
     text, title = converted(HTML, "guide.html")
     assert title == "Key guide"
@@ -43,6 +72,47 @@ def test_html_keeps_headings_lists_tables_and_code_and_no_script() -> None:
 
 def test_html_is_known_by_its_beginning_too() -> None:
     assert converted(b"<html><p>words</p></html>", "page")[0] == "words"
+
+
+def test_what_a_page_says_to_its_reader_is_not_its_text() -> None:
+    page = (
+        '<?xml version="1.0" encoding="iso-8859-2"?><!DOCTYPE html><html><body>'
+        "<p>\u0142\u00f3d\u017a<?php echo 1 ?> sinks</p></body></html>"
+    )
+    assert converted(page.encode("iso-8859-2"), "boat.xhtml")[0] == "\u0142\u00f3d\u017a sinks"
+
+
+def test_a_table_around_tables_is_taken_for_layout() -> None:
+    inner = "<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr></table>"
+    page = f"<table><tr><td>{inner}</td><td>beside</td></tr><tr><td>below</td></tr></table>"
+    expected = "| a | b |\n| --- | --- |\n| 1 | 2 |\n\nbeside\n\nbelow"
+    assert converted(page.encode(), "mail.html")[0] == expected
+
+
+def test_what_was_inserted_in_a_word_file_is_there_and_what_was_deleted_is_not() -> None:
+    body = (
+        "<w:p><w:r><w:t>kept</w:t></w:r><w:ins><w:r><w:t> new</w:t></w:r></w:ins>"
+        "<w:del><w:r><w:delText> old</w:delText></w:r></w:del></w:p>"
+    )
+    assert converted(docx(body), "tracked.docx")[0] == "kept new"
+
+
+def test_nothing_outside_of_a_word_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hidden")
+    entity = f'<!DOCTYPE d [<!ENTITY x SYSTEM "file://{tmp_path}/secret">]>'
+    text = (
+        f'{entity}<w:document xmlns:w="{WORDS}"><w:body>{paragraph("a &x;b")}</w:body></w:document>'
+    )
+    parts = archive_parts(docx(paragraph("")))
+    made = archive({**parts, "word/document.xml": text.encode()})
+    assert converted(made, "outside.docx")[0] == "a b"
+
+
+def test_bookmarks_of_a_pdf_make_headings_and_bad_ones_are_left_out() -> None:
+    made = marked_pdf("Intro\nwords", mark=b"(Intro)")
+    assert converted(made, "a.pdf") == ("\n# Intro\n\nwords", "Intro")
+    half = marked_pdf("Intro\nwords", mark=b"<FEFFD83D>")
+    assert converted(half, "b.pdf") == ("Intro\nwords", None)
 
 
 def test_a_pdf_gives_the_text_of_its_pages_and_its_title() -> None:
@@ -85,6 +155,19 @@ def test_code_stays_as_it_is() -> None:
         (encrypted_pdf(), "closed.pdf", "is encrypted"),
         (b"%PDF-1.7\nnothing", "bad.pdf", "is damaged: no PDF reader opens it"),
         (b"words", "wrong.pdf", "is no PDF file"),
+        (
+            re.sub(rb"/Kids \[\d+", b"/Kids [99", pdf(["one", "two"])),
+            "page.pdf",
+            "is damaged: its page 1 can't be read",
+        ),
+        (b"<p>a</p><![unknown[", "marked.html", "is damaged: its parts can't be read"),
+        (changed_parts(flags=1), "closed.docx", "is encrypted"),
+        (changed_parts(method=99), "method.docx", "is damaged: its parts can't be read"),
+        (
+            b"\xd0\xcf\x11\xe0" + "EncryptedPackage".encode("utf-16-le"),
+            "password.docx",
+            "is encrypted",
+        ),
         (b"words", "wrong.docx", "is no DOCX file"),
         (b"PK\x03\x04broken", "bad.docx", "is damaged: its archive can't be read"),
         (
