@@ -10,7 +10,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --all-extras --universal --quiet 
 	--generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-neighbours bench-quality bench-reindex check-deploy faults faults-indexing load clean
+.PHONY: help setup up test lint format demo openapi lock bench bench-chunking bench-dense bench-http bench-ingest bench-lexical bench-metrics bench-neighbours bench-quality bench-reindex check-deploy emulate-image faults faults-indexing load clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ faults: $(INSTALLED)  ## Search while database and processes restart, replicas d
 
 load: $(INSTALLED)  ## Send four times the searches that a process can answer, for a minute (2 minutes)
 	@$(BIN)/python bench/load.py $(ARGS)
+
+emulate-image:  ## Do what the Dockerfile says without a container runtime, then start it (minutes)
+	@$(PYTHON) bench/emulate_image.py
 
 faults-indexing: $(INSTALLED)  ## Load 2,000 documents while worker, database and providers fail (minutes)
 	@PYTHONPATH=tests $(BIN)/python bench/load_faults.py $(ARGS)
