@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal
@@ -331,6 +332,14 @@ def _connections(settings: Settings) -> int:
     return settings.db_pool_size * max(1, servers)
 
 
+def _team_share(settings: Settings) -> int | None:
+    """Searches of a team at once while others search; None for an equal part of the places."""
+    if settings.team_concurrent_searches or settings.max_concurrent_searches:
+        return settings.team_concurrent_searches
+    # More than the cores can run only make the neighbours wait.
+    return max(1, min(os.cpu_count() or 1, _connections(settings)) // 2)
+
+
 def worker_url(settings: Settings) -> str:
     """Where a worker takes its place at the queue; raises `ConfigurationError`."""
     direct = direct_url(settings)
@@ -386,7 +395,7 @@ def _services(
         ),
         gate=Gate(
             settings.max_concurrent_searches or _connections(settings),
-            settings.team_concurrent_searches,
+            _team_share(settings),
         ),
         rates=Rates(settings.team_requests_per_second),
         languages=Languages(database),

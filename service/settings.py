@@ -105,7 +105,7 @@ class Settings(BaseSettings):
         None,
         ge=1,
         le=10_000,
-        description="searches of a team at the same time while others search, instead of its part",
+        description="searches of a team at once while others search, instead of half the cores",
     )
     team_requests_per_second: float | None = Field(
         None, gt=0, le=1_000_000, description="requests a second of a team in each process"
