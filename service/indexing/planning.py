@@ -15,7 +15,7 @@ from service.indexing.splitting import Chunking
 from service.models import Generation
 from service.text import Analyzer, prepare, tsvector_literal
 
-HASH_VERSION = 4
+HASH_VERSION = 5
 """To be raised when equal text gets other lexemes than before."""
 TITLE_COUNT = 2
 """Times that each record of a document counts a word of its title (docs/adr/0004)."""

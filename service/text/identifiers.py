@@ -14,7 +14,7 @@ MAX_LEXEME = 200
 _WORD = r"[A-Za-z0-9\x80-\U0010ffff]+"
 _JOINT = r"(?:->|::|_+|[-./\\:@#+]|&(?![\w.-]+=))"
 # `--flag`, `.NET`, `@scope/package`, `/etc`, `~/bin` and `../up`, but not in the middle of a token.
-_HEAD = r"(?<![\w/.@-])(?:--?(?=[A-Za-z])|\.(?=[A-Za-z])|@|(?:~|\.\.?)?/)"
+_HEAD = r"(?:(?<![\w/.@-])(?:--?(?=[A-Za-z])|@|(?:~|\.\.?)?/)|(?<![\w.@-])\.(?=[A-Za-z]))"
 _TOKEN = re.compile(rf"({_HEAD})?({_WORD}(?:{_JOINT}({_WORD}))*)(\+\+|#)?")
 _OUTER = re.compile(r"->|::|[/\\:@#+&]")
 _INNER = re.compile(r"[-._]+")
@@ -37,6 +37,7 @@ _CODE = re.compile(r"[a-z]+\d[a-z\d]*|(?=.{8})\d+[a-z][a-z\d]*")
 _EXPONENT = re.compile(r"\d+e\d+\D")
 # In `os.path.get_size` and `self.user_id`.
 _NAMED = re.compile(r"(?<![^.])[^._-]+(?:_+[^._-]+)+(?![^.])")
+_ADDRESS = re.compile(r"(?<=:)[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _QUANTITY = re.compile(r"(\d+)([^\W\d_]{1,4})")
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]+")
 _MOST_JOINED = 2
@@ -122,7 +123,9 @@ def _take_apart(token: str) -> Token:
     token = _GROUPED.sub(lambda match: _ungrouped(match.group()), token)
     token = _TIMESTAMP.sub(r"\1 ", token)
     for match in _URL.finditer(token):
-        parts.add_exact(match.group().rstrip(".,;:!?)'").lower(), 2)
+        parts.add_exact(match.group().rstrip(".,;:!?)]'*/").lower(), 2)
+    for address in _ADDRESS.findall(token):
+        parts.add_exact(address.lower())
     for whole, fraction in _DECIMAL_COMMA.findall(token):
         parts.add_variant(f"{whole}.{fraction}")
     for head, core, last, tail in _TOKEN.findall(token):
@@ -149,6 +152,8 @@ def _add_token(parts: _Parts, head: str, core: str, last: str, tail: str) -> Non
     pieces = _OUTER.split(core)
     if head or len(pieces) > 1:
         parts.add_exact(head + lower)
+    if head == "." and "-" in pieces[0]:
+        parts.add_exact(head + pieces[0].lower().partition("-")[0])
     for piece in pieces:
         _add_piece(parts, piece)
 
@@ -181,12 +186,20 @@ def _add_compound(parts: _Parts, lower: str, words: list[str]) -> None:
             _add_version(parts, inner)
     if "." in lower or "_" in lower or not all(map(str.isalpha, words)):
         parts.add_exact(lower, 2)
-        for named in _NAMED.findall(lower) if "." in lower else ():
+        for named in _names_inside(lower):
             parts.add_exact(named)
     if len(words) <= _MOST_JOINED:
         parts.add_variant("".join(words).lower())
     for word in words:
         _add_word(parts, word)
+
+
+def _names_inside(compound: str) -> list[str]:
+    """`node.js` in `node.js-server`, `get_size` in `os.path.get_size`."""
+    first, _, rest = compound.partition("-")
+    if first[0].isalpha() and ("." in first or "_" in first) and rest.replace("-", "").isalpha():
+        return [first]
+    return _NAMED.findall(compound) if "." in compound else []
 
 
 def _add_version(parts: _Parts, version: str) -> None:

@@ -15,6 +15,9 @@ _SPECIAL = dict.fromkeys(_APOSTROPHES, "'") | {
     "\u2011": "-",
     "\u2212": "-",
     "\u2044": "/",
+    "\u266f": "#",
+    "\u066b": ".",
+    "\u066c": ",",
 }
 _VARIATION = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _SOFT_BREAK = re.compile(r"\u00ad[ \t]*\r?\n[ \t]*")

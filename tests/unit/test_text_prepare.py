@@ -299,6 +299,16 @@ def test_every_substring_of_a_word_shares_all_its_trigrams(word: str, data: st.D
         ("get_user_by_id", "self.get_user_by_id(1)"),
         ("user_id", "row.user_id.length"),
         ("my_module", "lib/my_module.py"),
+        ("Node.js", "Node.js-Server"),
+        ("foo_bar", "foo_bar-like"),
+        (".NET", "C#/.NET"),
+        (".NET", ".NET-Framework"),
+        (".bashrc", "~/.bashrc"),
+        ("C#", "C♯"),
+        ("1234.5", "١٬٢٣٤٫٥"),
+        ("https://example.com/a", "**https://example.com/a/**"),
+        ("https://example.com/a", "[https://example.com/a]"),
+        ("me@example.com", "mailto:me@example.com"),
     ],
 )
 def test_another_way_of_writing_it_asks_for_lexemes_of_the_text(query: str, text: str) -> None:
