@@ -161,7 +161,7 @@ def log_bug(event: str, error: Exception, **facts: str) -> None:
 def _bad_parameters(error: ValidationException) -> InvalidRequestError:
     found = error.extra if isinstance(error.extra, list) else []
     violations = tuple(_violation(one) for one in found)
-    details = "; ".join(f"{one.pointer[1:]}: {one.detail}" for one in violations)
+    details = "; ".join(f"{one.pointer[1:] or 'the body'}: {one.detail}" for one in violations)
     return InvalidRequestError(details or "a required parameter is missing", errors=violations)
 
 
@@ -174,7 +174,7 @@ def _violation(found: Mapping[str, Any]) -> Violation:
             unknown = field[1] == "contains unknown"
             place = f"/{field[2][:MAX_NAME_CHARACTERS]}"
             return Violation(place, "unknown field" if unknown else "is required")
-        return Violation("", "a JSON body is required")
+        return Violation("", "is required, as JSON")
     message = str(found["message"])
     place = PLACE_IN_A_LIST.sub(r"/\1", name)
     return Violation(f"/{place}", IN_WORDS.get(message) or plain_reason(message))

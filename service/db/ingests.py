@@ -83,7 +83,7 @@ WHERE i.id = failed.id AND i.status = 'pending' RETURNING i.id
 """
 
 PENDING_PAYLOADS = """
-SELECT id, payload FROM braid.ingests
+SELECT id, mode, payload FROM braid.ingests
 WHERE document_id = $1 AND status = 'pending' ORDER BY id FOR UPDATE
 """
 REPLACE_PAYLOAD = "UPDATE braid.ingests SET payload = $2 WHERE id = $1"
@@ -163,10 +163,18 @@ async def fail_ingests(connection: Connection, reasons: dict[int, str]) -> set[i
     return {row["id"] for row in await connection.fetch(FAIL, list(reasons), shortened)}
 
 
-async def pending_payloads(connection: Connection, document: int) -> dict[int, bytes]:
+class PendingPayload(msgspec.Struct, frozen=True):
+    """What an ingest that waits will write."""
+
+    id: int
+    mode: IngestMode
+    payload: bytes
+
+
+async def pending_payloads(connection: Connection, document: int) -> list[PendingPayload]:
     """Payloads that wait for a document, held still until the transaction ends."""
     rows = await connection.fetch(PENDING_PAYLOADS, document)
-    return {row["id"]: row["payload"] for row in rows}
+    return [PendingPayload(**row) for row in rows]
 
 
 async def replace_payload(connection: Connection, ingest: int, payload: bytes) -> None:

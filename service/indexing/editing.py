@@ -19,7 +19,7 @@ from service.errors import InvalidRequestError
 from service.indexing.bounds import check_metadata
 from service.indexing.cleaning import Cleaner
 from service.indexing.payload import PendingChunk, PendingDocument, pack, unpack
-from service.models import Collection, Metadata
+from service.models import Collection, IngestMode, Metadata
 
 
 async def patch_metadata(
@@ -49,9 +49,10 @@ async def patch_metadata(
             if apply_to_chunks or record.type == "summary"
         ]
         await set_record_metadata(connection, generations, records)
-        for ingest, payload in (await pending_payloads(connection, document.id)).items():
-            waiting = _patched(unpack(payload), patch, apply_to_chunks=apply_to_chunks)
-            await replace_payload(connection, ingest, pack(waiting))
+        for ingest in await pending_payloads(connection, document.id):
+            waiting = _as_written(unpack(ingest.payload), ingest.mode)
+            waiting = _patched(waiting, patch, apply_to_chunks=apply_to_chunks)
+            await replace_payload(connection, ingest.id, pack(waiting))
     return _count(records, active.id)
 
 
@@ -92,6 +93,13 @@ def _merged(metadata: Metadata, patch: Metadata) -> Metadata:
 def _check(metadata: Metadata) -> None:
     for violation in check_metadata(metadata, "/metadata"):
         raise InvalidRequestError.of((violation,))
+
+
+def _as_written(document: PendingDocument, mode: IngestMode) -> PendingDocument:
+    """Without metadata an upsert keeps what there is, while a replacement has none."""
+    if mode == "upsert" or document.metadata is not None:
+        return document
+    return msgspec.structs.replace(document, metadata={})
 
 
 def _patched(

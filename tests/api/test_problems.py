@@ -105,3 +105,8 @@ async def test_a_request_that_takes_too_long_is_503_and_its_statement_ends(
             " AND pid <> pg_backend_pid()"
         )
     assert running == 0
+
+
+async def test_a_body_that_is_missing_is_said_to_be(client: httpx.AsyncClient) -> None:
+    found = problem(await client.post("/v1/collections"), 400)
+    assert found["detail"] == "the body: is required, as JSON"

@@ -172,15 +172,17 @@ async def test_a_patch_also_reaches_the_version_that_waits(database: Database, d
             collection,
             {"doc_id": "a", "text": "t", "metadata": {"v": 1}},
             {"doc_id": "b", "chunks": [{"id": "0", "text": "t", "metadata": {"v": 1}}]},
+            {"doc_id": "c", "text": "t"},
         )
-        await _begun(database, 2)
+        await _begun(database, 3)
         assert await patch_metadata(database, collection, "a", {"v": 2}) == 0
         assert await patch_metadata(database, collection, "b", {"v": 2}) == 0
+        assert await patch_metadata(database, collection, "c", {"v": 2}) == 0
         gate.set()
         job = await finished(database, collection, job_id)
-    assert job.counts.indexed == 2
-    assert column(await rows(database, collection, "a"), "metadata") == ['{"v": 2}']
-    assert column(await rows(database, collection, "b"), "metadata") == ['{"v": 2}']
+    assert job.counts.indexed == 3
+    for doc_id in "abc":
+        assert column(await rows(database, collection, doc_id), "metadata") == ['{"v": 2}']
 
 
 async def test_many_writers_of_the_same_documents_never_block_each_other_for_good(

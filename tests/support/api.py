@@ -81,7 +81,7 @@ def problem(response: httpx.Response, status: int) -> dict[str, Any]:
     assert body["status"] == status
     assert body["type"].startswith("urn:braid:problem:")
     assert body["title"]
-    assert body["detail"]
+    assert body["detail"][0] != ":"
     return body
 
 
