@@ -16,7 +16,9 @@ PREFIX = "BRAID_"
 class Settings(BaseSettings):
     """The operator's choices; `docs/reference/settings.md` lists them all."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True
+    )
 
     secrets_dir: Path | None = Field(
         None, description="folder with a file for each secret setting, named like `database_url`"

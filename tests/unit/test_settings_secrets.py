@@ -29,3 +29,8 @@ def test_an_unknown_file_or_no_folder_is_an_error(tmp_path):
     (tmp_path / "databse_url").write_text("x")
     with pytest.raises(ConfigurationError, match="unknown setting BRAID_DATABSE_URL"):
         load_settings({"BRAID_SECRETS_DIR": str(tmp_path)})
+
+
+def test_an_empty_variable_is_none(monkeypatch):
+    monkeypatch.setenv("BRAID_MAX_CONCURRENT_SEARCHES", "")
+    assert load_settings().max_concurrent_searches is None
