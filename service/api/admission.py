@@ -11,6 +11,8 @@ from service.instruments import SEARCH_LIMIT, SEARCHES
 
 WAIT_SECONDS = 0.03
 """A refusal is worth more the sooner it comes: the client may ask another process."""
+SHARE_WAIT_SECONDS = 0.25
+"""Of a team that holds its share while places are free: it waits for its own searches to end."""
 RETRY_AFTER_SECONDS = 1.0
 ACTIVE_SECONDS = 2.0
 """After its last search a team no longer counts among those that share."""
@@ -19,7 +21,7 @@ COUNT_SECONDS = 0.5
 
 
 class Gate:
-    """Lets `limit` callers in; of each team half as many may wait `WAIT_SECONDS` for a place.
+    """Lets `limit` callers in; of each team half as many may wait a moment for a place.
 
     A team alone may hold every place. Where several teams search, each may hold its `share`, by
     default an equal part; a place that comes free goes to who waits and holds the fewest.
@@ -124,7 +126,7 @@ class Gate:
         caller = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(team_id, deque()).append(caller)
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with asyncio.timeout(SHARE_WAIT_SECONDS if self._free else WAIT_SECONDS):
                 await caller
         except BaseException as error:
             self._leave_queue(team_id, caller)

@@ -189,3 +189,21 @@ async def test_a_team_that_asks_too_often_is_told_when_to_come_back(dsn: str) ->
         other = await client.get("/v1/collections", headers={"X-Team": "other"})
         assert other.status_code == 200
         assert (await client.get("/livez")).status_code == 200
+
+
+async def test_a_team_waits_for_its_own_searches_longer_than_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.api.admission.WAIT_SECONDS", 0)
+    monkeypatch.setattr("service.api.admission.SHARE_WAIT_SECONDS", 60)
+    gate, leave = Gate(8, share=1), asyncio.Event()
+
+    async def caller(team: int) -> None:
+        async with gate.place(team):
+            await leave.wait()
+
+    async with gate.place(LIGHT):
+        callers = [asyncio.create_task(caller(HEAVY)) for _ in range(3)]
+        await asyncio.sleep(0)
+        leave.set()
+        await asyncio.gather(*callers)
