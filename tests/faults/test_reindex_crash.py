@@ -46,6 +46,13 @@ FROM braid.documents d WHERE d.collection_id = $1
 """
 
 
+async def nothing_waits(database: Database) -> bool:
+    row = await database.fetch_row(
+        "SELECT NOT EXISTS (SELECT FROM braid.ingests WHERE status = 'pending')"
+    )
+    return row is not None and bool(row[0])
+
+
 def changing(number: int, turn: int) -> dict[str, Any]:
     text = f"changing document {number} in its version {turn}"
     return {"doc_id": f"c{number}", "text": text, "metadata": {"turn": str(turn)}}
@@ -182,7 +189,8 @@ async def test_a_reindex_killed_five_times_ends_right_while_others_write_and_sea
     after = await current(database, collection)
     assert (after.generation.model, after.generation.language) == ("another", "german")
     async with working(database, dsn, HashedEmbedder(), lease_seconds=LEASE_SECONDS):
-        await ingest(database, after, {"doc_id": "last", "text": "all before it is indexed"})
+        await ingest(database, after, {"doc_id": "last", "text": "one more"})
+        await eventually(lambda: nothing_waits(database), seconds=60)
     # Every document is there once, as it was sent last.
     assert await content(database, CONTENT, after.generation.id) == await content(
         database, EXPECTED, collection.id

@@ -45,6 +45,7 @@ async def test_grouped_and_expanded_answers_hold_one_version(client: httpx.Async
             "k": 5,
             "group_by": "document",
             "expand": {"siblings_all": True},
+            "timeout_ms": 60_000,
         }
         answers = 0
         while not done.is_set():
