@@ -22,9 +22,10 @@ WHERE generation_id = $1 AND context_due AND document_id > $2 ORDER BY document_
 DOCUMENTS = """
 SELECT id, doc_id, version, title, text FROM braid.documents WHERE id = ANY($1) ORDER BY id
 """
+VERSIONS = "SELECT id, version FROM braid.documents WHERE id = ANY($1)"
 ROWS = """
-SELECT document_id, id, text, start_offset, end_offset, content_hash, context_due,
-    embedding IS NOT NULL FROM braid.chunks
+SELECT document_id, id, text, start_offset, content_hash, context_due, embedding IS NOT NULL
+FROM braid.chunks
 WHERE generation_id = $1 AND document_id = ANY($2) AND type = 'chunk'
 ORDER BY document_id, position, chunk_id
 """
@@ -76,7 +77,6 @@ class DueRow(msgspec.Struct, frozen=True):
     row: int
     text: str
     start: int | None
-    end: int | None
     content_hash: bytes
     due: bool
     embedded: bool
@@ -119,7 +119,7 @@ async def rows_of(
 
 async def versions_of(connection: Connection, documents: Sequence[int]) -> dict[int, int]:
     """Versions of the documents that still exist."""
-    rows: list[asyncpg.Record] = await connection.fetch(DOCUMENTS, documents)
+    rows: list[asyncpg.Record] = await connection.fetch(VERSIONS, documents)
     return {row["id"]: row["version"] for row in rows}
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +38,9 @@ from service.db.prepared import (
 from service.db.queue import QueuedJob, enqueue
 from service.errors import ProviderError
 from service.indexing.abandon import in_thread
-from service.indexing.context import contextualized
+from service.indexing.context import contextualized, whole_text
 from service.indexing.headers import HeaderStage, Unsituated, as_allowed
-from service.indexing.planning import Lexemes, lexemes_of
+from service.indexing.planning import lexemes_by_key
 from service.indexing.services import IndexingServices
 from service.indexing.vectors import Unembedded, VectorStage
 from service.models import Generation
@@ -184,15 +183,8 @@ class Backfill:
     ) -> None:
         async with self._database.write(generation.team_id) as connection:
             analyzer = await load_analyzer(connection, generation)
-
-        def prepare(checkpoint: Callable[[], None]) -> dict[DueRow, Lexemes]:
-            lexemes = {}
-            for row, context in contexts.items():
-                checkpoint()
-                lexemes[row] = lexemes_of(contextualized(context, row.text), analyzer)
-            return lexemes
-
-        lexemes = await in_thread(prepare)
+        texts = {row: contextualized(context, row.text) for row, context in contexts.items()}
+        lexemes = await in_thread(lambda checkpoint: lexemes_by_key(texts, analyzer, checkpoint))
         async with self._database.write(generation.team_id) as connection:
             current = await hold_generation(connection, generation.collection_id)
             if current.id != generation.id:
@@ -218,22 +210,13 @@ class Backfill:
             await add_progress(connection, self._job.job_id, JobProgress(indexed=len(written)))
 
 
-class _Due(msgspec.Struct, frozen=True):
-    text: str
-    start: int | None
-    end: int | None
-    content_hash: bytes
-
-
 def _unsituated(document: DueDocument, rows: Sequence[DueRow]) -> Unsituated:
     return Unsituated(
         id=document.id,
         doc_id=document.doc_id,
         title=document.title,
-        text=document.text or "\n\n".join(row.text for row in rows),
-        chunks={
-            row.row: _Due(row.text, row.start, row.end, row.content_hash) for row in rows if row.due
-        },
+        text=whole_text(document.text, rows),
+        chunks={row.row: row for row in rows if row.due},
     )
 
 

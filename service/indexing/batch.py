@@ -1,6 +1,7 @@
 """Indexes a batch of claimed documents: plan, embed what is new, prepare, write."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -16,7 +17,7 @@ from service.db.upkeep import is_empty, seed_average_length
 from service.errors import ProviderError, UnavailableError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread, while_wanted
 from service.indexing.chunking import chunking_of
-from service.indexing.context import embedded_text
+from service.indexing.context import embedded_text, whole_text
 from service.indexing.files import as_document
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
@@ -25,7 +26,7 @@ from service.indexing.persistence import persistently
 from service.indexing.planning import (
     Lexemes,
     UnfitDocumentError,
-    lexemes_of,
+    lexemes_by_key,
     plan_records,
 )
 from service.indexing.services import IndexingServices
@@ -141,8 +142,9 @@ class Batch:
     ) -> list[tuple[ClaimedIngest, PendingDocument]]:
         """The documents of payloads, files among them as text."""
         read = []
-        for ingest in ingests:
-            document = unpack(ingest.payload)
+        unpacked = await in_thread(lambda checkpoint: self._unpack(ingests, checkpoint))
+        for ingest, packed in unpacked:
+            document = packed
             try:
                 if document.file is not None:
                     with stage("convert", INDEXING_STAGE_DURATION):
@@ -153,6 +155,16 @@ class Batch:
                 read.append((ingest, document))
         return read
 
+    def _unpack(
+        self, ingests: Sequence[ClaimedIngest], checkpoint: Checkpoint
+    ) -> list[tuple[ClaimedIngest, PendingDocument]]:
+        unpacked = []
+        for ingest in ingests:
+            checkpoint()
+            with self._failing_alone(ingest):
+                unpacked.append((ingest, unpack(ingest.payload)))
+        return unpacked
+
     def _plan(
         self,
         documents: Sequence[tuple[ClaimedIngest, PendingDocument]],
@@ -161,20 +173,25 @@ class Batch:
     ) -> list[PlannedDocument]:
         planned = []
         for ingest, document in documents:
-            try:
+            with self._failing_alone(ingest):
                 records = plan_records(
                     ingest.doc_id, document, self._generation, chunking, checkpoint
                 )
-            except AbandonedError:
-                raise
-            except UnfitDocumentError as error:
-                self._failures.append((ingest, str(error)))
-            except Exception as error:  # noqa: BLE001 - one document never fails its batch
-                self._failures.append((ingest, f"internal error ({type(error).__name__})"))
-                log.error("document could not be planned", ingest=ingest.id, **error_site(error))
-            else:
                 planned.append(PlannedDocument(ingest, document, records))
         return planned
+
+    @contextlib.contextmanager
+    def _failing_alone(self, ingest: ClaimedIngest) -> Iterator[None]:
+        """One document never fails its batch."""
+        try:
+            yield
+        except AbandonedError:
+            raise
+        except UnfitDocumentError as error:
+            self._failures.append((ingest, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            self._failures.append((ingest, f"internal error ({type(error).__name__})"))
+            log.error("document could not be planned", ingest=ingest.id, **error_site(error))
 
     async def _find_new(
         self, planned: Sequence[PlannedDocument], embedder: Embedder | None
@@ -280,15 +297,7 @@ class Batch:
         self, planned: Sequence[PlannedDocument], keys: Sequence[Key], analyzer: Analyzer
     ) -> Mapping[Key, Lexemes]:
         texts = {(number, at): planned[number].records[at].indexed_text for number, at in keys}
-
-        def prepare(checkpoint: Checkpoint) -> dict[Key, Lexemes]:
-            prepared = {}
-            for key, text in texts.items():
-                checkpoint()
-                prepared[key] = lexemes_of(text, analyzer)
-            return prepared
-
-        lexemes = await in_thread(prepare)
+        lexemes = await in_thread(lambda checkpoint: lexemes_by_key(texts, analyzer, checkpoint))
         for key, one in lexemes.items():
             if not one.complete:
                 self._warn(PARTLY_LEXICAL, planned, key)
@@ -337,11 +346,10 @@ def _with_vectors(
 
 def _unsituated(planned: PlannedDocument, keys: Sequence[Key]) -> Unsituated:
     document = planned.document
-    text = document.text or "\n\n".join(chunk.text for chunk in document.chunks)
     return Unsituated(
         id=planned.ingest.document,
         doc_id=planned.ingest.doc_id,
         title=document.title,
-        text=text,
+        text=whole_text(document.text, document.chunks),
         chunks={key: planned.records[key[1]] for key in keys},
     )

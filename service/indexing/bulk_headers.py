@@ -21,7 +21,7 @@ from service.db.prepared import Prepared, PreparedByHash, keep_prepared, prepare
 from service.errors import ProviderError
 from service.indexing.abandon import AbandonedError, Checkpoint, in_thread
 from service.indexing.chunking import chunking_of
-from service.indexing.context import window_start
+from service.indexing.context import place_in, whole_text, window_size, window_start
 from service.indexing.headers import counts
 from service.indexing.payload import unpack
 from service.indexing.planning import plan_records
@@ -32,7 +32,6 @@ from service.indexing.writing import PlannedDocument
 from service.models import Generation
 from service.providers.base import BulkContextualizer, Passage
 from service.telemetry import log
-from service.text import estimate_tokens
 
 AUTO_CHUNKS = 2_000
 BYTES_A_TOKEN = 4
@@ -195,18 +194,15 @@ def _asked(
 ) -> dict[str, Passage]:
     """The chunks that need a header, each with what is around it, by an id that leads back."""
     document = planned.document
-    text = document.text or "\n\n".join(chunk.text for chunk in document.chunks)
-    window = len(text)
-    if (tokens := estimate_tokens(text)) > WINDOW_TOKENS:
-        window = len(text) * WINDOW_TOKENS // tokens
+    text = whole_text(document.text, document.chunks)
+    window = window_size(text, WINDOW_TOKENS)
     asked = {}
     for at in added:
         record = planned.records[at]
         place = (planned.ingest.document, record.content_hash)
         if not record.situate or not record.text or place in prepared:
             continue
-        begin = record.start if record.start is not None else max(text.find(record.text), 0)
-        start = window_start(len(text), window, begin, begin + len(record.text))
+        start = window_start(len(text), window, *place_in(text, record.text, record.start))
         asked[_name(*place)] = Passage(record.text, text[start : start + window], document.title)
     return asked
 

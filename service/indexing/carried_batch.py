@@ -41,10 +41,16 @@ from service.indexing.abandon import AbandonedError, Checkpoint, in_thread
 from service.indexing.batch import PARTLY_EMBEDDED, PARTLY_LEXICAL
 from service.indexing.carrying import CarriedRecord, Rules, change_between, plan_carried
 from service.indexing.chunking import chunking_of
-from service.indexing.context import embedded_text
+from service.indexing.context import embedded_text, whole_text
 from service.indexing.headers import HeaderStage, Unsituated
 from service.indexing.mishaps import error_site
-from service.indexing.planning import Hashes, Lexemes, UnfitDocumentError, lexemes_of, title_lexemes
+from service.indexing.planning import (
+    Hashes,
+    Lexemes,
+    UnfitDocumentError,
+    lexemes_by_key,
+    title_lexemes,
+)
 from service.indexing.services import IndexingServices
 from service.indexing.splitting import Chunking
 from service.indexing.vectors import Unembedded, VectorStage
@@ -247,11 +253,10 @@ class CarriedBatch:
     def _lexemes(
         self, planned: Sequence[_Planned], analyzer: Analyzer, checkpoint: Checkpoint
     ) -> dict[_Key, Lexemes]:
-        lexemes = {}
-        for key, record in _keyed(planned).items():
-            checkpoint()
-            lexemes[key] = lexemes_of(record.indexed_text, analyzer)
-            if not lexemes[key].complete:
+        texts = {key: record.indexed_text for key, record in _keyed(planned).items()}
+        lexemes = lexemes_by_key(texts, analyzer, checkpoint)
+        for key, one in lexemes.items():
+            if not one.complete:
                 self._warn(PARTLY_LEXICAL, planned, key)
         return lexemes
 
@@ -327,7 +332,7 @@ def _unsituated(planned: _Planned, rows: Sequence[SourceRow]) -> Unsituated:
         id=document.id,
         doc_id=document.doc_id,
         title=document.title,
-        text=document.text or "\n\n".join(row.text for row in rows if row.type == "chunk"),
+        text=whole_text(document.text, [row for row in rows if row.type == "chunk"]),
         chunks={
             (document.id, at): record for at, record in enumerate(planned.records) if record.situate
         },

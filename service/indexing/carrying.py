@@ -6,9 +6,8 @@ import msgspec
 
 from service.db.carry import CarriedChunk, SourceDocument, SourceRow
 from service.indexing.abandon import Checkpoint
-from service.indexing.chunking import iter_chunks
+from service.indexing.chunking import iter_placed
 from service.indexing.context import Headings, contextualized, embedded_text, recipe
-from service.indexing.headings import Outline
 from service.indexing.planning import Hashes, UnfitDocumentError
 from service.indexing.splitting import Chunking
 from service.models import Contextual, Generation, RecordType
@@ -140,11 +139,9 @@ def _pieces(
     document: SourceDocument, text: str, chunking: Chunking, checkpoint: Checkpoint
 ) -> Iterator[_Piece]:
     name = document.source or document.doc_id
-    outline = Outline(text, name)
-    for ordinal, chunk in enumerate(iter_chunks(text, chunking, name=name)):
+    for ordinal, (chunk, above) in enumerate(iter_placed(text, chunking, name=name)):
         checkpoint()
         chunk_id = f"{document.doc_id}::{ordinal}"
-        above = outline.path(chunk.start, chunk.end)
         yield _Piece(chunk_id, ordinal, chunk.text, chunk.start, chunk.end, above)
 
 

@@ -1,8 +1,9 @@
 """Splits raw text along its structure into chunks of a bounded number of tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from service.indexing.code import code_chunks, definitions
+from service.indexing.code import Definition, code_chunks, definitions
+from service.indexing.headings import Outline, Path
 from service.indexing.markdown import is_markdown
 from service.indexing.splitting import MAX_SIZE, Chunk, Chunking, plain
 from service.indexing.tables import markdown_chunks
@@ -30,7 +31,21 @@ def split_text(text: str, chunking: Chunking, *, name: str = "") -> list[Chunk]:
 
 def iter_chunks(text: str, chunking: Chunking, *, name: str = "") -> Iterator[Chunk]:
     """The chunks one by one, with a bounded amount of work between them."""
-    if parts := definitions(text, name):
+    return _chunks(text, chunking, name, definitions(text, name))
+
+
+def iter_placed(text: str, chunking: Chunking, *, name: str = "") -> Iterator[tuple[Chunk, Path]]:
+    """The same, each with what it stands under."""
+    parts = definitions(text, name)
+    outline = Outline(text, name, parts)
+    for chunk in _chunks(text, chunking, name, parts):
+        yield chunk, outline.path(chunk.start, chunk.end)
+
+
+def _chunks(
+    text: str, chunking: Chunking, name: str, parts: Sequence[Definition]
+) -> Iterator[Chunk]:
+    if parts:
         return code_chunks(text, chunking, parts)
     if is_markdown(text, name):
         return markdown_chunks(text, chunking)

@@ -1,10 +1,12 @@
 """What is indexed of a chunk: its text, under the header that situates it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from service.indexing.code import is_code
 from service.indexing.headings import heading_context
 from service.models import Contextual
+from service.text import estimate_tokens
 
 
 def contextualized(context: str | None, text: str) -> str:
@@ -33,6 +35,32 @@ class Headings:
     def of(self, text: str, above: Sequence[str]) -> str | None:
         """The header of a chunk, by what it stands under in the document."""
         return heading_context(self._head, above, text)
+
+
+class HasText(Protocol):
+    """A chunk, however it is stored."""
+
+    @property
+    def text(self) -> str:
+        """Its own text."""
+        ...
+
+
+def whole_text(text: str | None, chunks: Iterable[HasText]) -> str:
+    """The text of a document, put together from its chunks where only they are known."""
+    return text or "\n\n".join(chunk.text for chunk in chunks)
+
+
+def place_in(document: str, text: str, start: int | None) -> tuple[int, int]:
+    """Where a chunk stands in its document, in characters; looked for where nobody knows."""
+    begin = max(document.find(text), 0) if start is None else start
+    return begin, begin + len(text)
+
+
+def window_size(text: str, tokens: int) -> int:
+    """Characters of a text that are so many tokens, by its average."""
+    estimated = estimate_tokens(text)
+    return len(text) if estimated <= tokens else max(len(text) * tokens // estimated, 1)
 
 
 def window_start(length: int, window: int, start: int, end: int) -> int:

@@ -7,10 +7,10 @@ import sys
 
 import msgspec
 
-from service.indexing.cleaning import Cleaner
 from service.indexing.conversion import Converted, Limits
 from service.indexing.payload import PendingDocument, PendingFile
 from service.indexing.planning import UnfitDocumentError
+from service.text import clean
 
 GRACE_SECONDS = 15.0
 """Beyond its processor time, for a machine that is busy with other things."""
@@ -23,12 +23,8 @@ async def as_document(document: PendingDocument, limits: Limits) -> PendingDocum
         return document
     found = await convert_file(document.file, limits)
     title = document.title or found.title or document.file.name
-    cleaner = Cleaner()
     return msgspec.structs.replace(
-        document,
-        text=cleaner.text(found.text),
-        title=cleaner.text(title[:TITLE_CHARACTERS]),
-        file=None,
+        document, text=found.text, title=clean(title[:TITLE_CHARACTERS])[0], file=None
     )
 
 
@@ -56,10 +52,16 @@ async def convert_file(file: PendingFile, limits: Limits) -> Converted:
             await process.wait()
     if process.returncode != 0:
         raise UnfitDocumentError(_ended(file, limits, process.returncode or 0))
-    found = msgspec.json.decode(answer, type=Converted)
+    found = await asyncio.to_thread(_read, answer)
     if found.refused is not None:
         raise UnfitDocumentError(f"{file.name}: {found.refused}")
     return found
+
+
+def _read(answer: bytes) -> Converted:
+    """The answer of a conversion, without what cannot be stored."""
+    found = msgspec.json.decode(answer, type=Converted)
+    return msgspec.structs.replace(found, text=clean(found.text)[0])
 
 
 def _ended(file: PendingFile, limits: Limits, status: int) -> str:

@@ -9,6 +9,7 @@ from service.db.jobs import JobProgress, add_progress
 from service.db.pool import Database
 from service.db.prepared import Prepared, PreparedByHash, keep_prepared
 from service.errors import ProviderError, ProviderRefusalError
+from service.indexing.context import place_in
 from service.indexing.persistence import persistently
 from service.indexing.services import IndexingServices
 from service.indexing.situating import Situated, Wish, Wishes, situate
@@ -33,11 +34,6 @@ class Chunk(Protocol):
         ...
 
     @property
-    def end(self) -> int | None:
-        """Where it ends there."""
-        ...
-
-    @property
     def content_hash(self) -> bytes:
         """What the header is kept by until the chunk is written."""
         ...
@@ -49,8 +45,7 @@ class Unsituated(msgspec.Struct, frozen=True):
     id: int
     doc_id: str
     title: str | None
-    text: str | None
-    """None: only the chunks are known."""
+    text: str
     chunks: Mapping[Hashable, Chunk]
 
 
@@ -157,12 +152,8 @@ def counts(header: Header) -> dict[str, int]:
 
 
 def _wishes(document: Unsituated, missing: Mapping[Hashable, Chunk]) -> Wishes:
-    text = document.text
-    if not text:
-        text = "\n\n".join(chunk.text for chunk in document.chunks.values())
-    wishes = []
-    for key, chunk in missing.items():
-        start = chunk.start if chunk.start is not None and document.text else text.find(chunk.text)
-        end = max(start, 0) + len(chunk.text)
-        wishes.append(Wish(key, chunk.text, max(start, 0), end))
-    return Wishes(document.doc_id, text, document.title, wishes)
+    wishes = [
+        Wish(key, chunk.text, *place_in(document.text, chunk.text, chunk.start))
+        for key, chunk in missing.items()
+    ]
+    return Wishes(document.doc_id, document.text, document.title, wishes)

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from service.indexing.code import Definition, definitions
+from service.indexing.code import Definition
 from service.indexing.markdown import Fences, is_markdown
 
 HEADING_VERSION = 2
@@ -22,8 +22,8 @@ Path: TypeAlias = tuple[str, ...]
 class Outline:
     """The parts of a document, each with what encloses it."""
 
-    def __init__(self, text: str, name: str) -> None:
-        parts = list(_code_parts(text, name))
+    def __init__(self, text: str, name: str, definitions: Sequence[Definition] = ()) -> None:
+        parts = list(_code_parts(text, definitions))
         if not parts and is_markdown(text, name):
             parts = list(_sections(text))
         self._at = [at for at, _ in parts]
@@ -83,10 +83,10 @@ def _unclosed(words: str) -> str:
     return bare if not bare or bare[-1].isspace() else words
 
 
-def _code_parts(text: str, name: str) -> Iterator[tuple[int, Path]]:
+def _code_parts(text: str, definitions: Sequence[Definition]) -> Iterator[tuple[int, Path]]:
     """Where each definition begins or ends, and what the code from there on is in."""
     around: list[Definition] = []
-    for part in definitions(text, name):
+    for part in definitions:
         yield from _ended(around, part.start)
         around.append(part)
         yield part.start, _labels(around)

@@ -1,19 +1,22 @@
 """Turns an accepted document into the records it shall have; and records into lexemes."""
 
+from collections.abc import Hashable, Mapping
 from hashlib import blake2b
+from typing import TypeVar
 
 import msgspec
 
 from service.db.chunks import TitleLexemes
 from service.indexing.abandon import Checkpoint
-from service.indexing.chunking import iter_chunks
+from service.indexing.chunking import iter_placed
 from service.indexing.context import Headings, contextualized, recipe
-from service.indexing.headings import Outline
 from service.indexing.payload import PendingChunk, PendingDocument, unpack_vector
 from service.indexing.reconcile import PlannedRecord
 from service.indexing.splitting import Chunking
 from service.models import Generation
 from service.text import Analyzer, prepare, tsvector_literal
+
+K = TypeVar("K", bound=Hashable)
 
 HASH_VERSION = 5
 """To be raised when equal text gets other lexemes than before."""
@@ -68,6 +71,17 @@ def lexemes_of(text: str, analyzer: Analyzer) -> Lexemes:
     return Lexemes(literal, prepared.words, prepared.complete)
 
 
+def lexemes_by_key(
+    texts: Mapping[K, str], analyzer: Analyzer, checkpoint: Checkpoint
+) -> dict[K, Lexemes]:
+    """Prepare many texts for the lexical index."""
+    lexemes = {}
+    for key, text in texts.items():
+        checkpoint()
+        lexemes[key] = lexemes_of(text, analyzer)
+    return lexemes
+
+
 def title_lexemes(title: str | None, analyzer: Analyzer) -> TitleLexemes:
     """Prepare a title for the lexical index of each record of its document."""
     lexemes = lexemes_of("\n\n".join([title or ""] * TITLE_COUNT), analyzer)
@@ -113,8 +127,7 @@ def _raw_chunks(
     name = document.source or doc_id
     if document.chunking is not None:
         chunking = chunking.resized(*document.chunking)
-    outline = Outline(document.text, name)
-    for chunk in iter_chunks(document.text, chunking, name=name):
+    for chunk, above in iter_placed(document.text, chunking, name=name):
         checkpoint()
         ordinal = len(records)
         record = PlannedRecord(
@@ -125,7 +138,7 @@ def _raw_chunks(
             position=ordinal,
             start=chunk.start,
             end=chunk.end,
-            headings=outline.path(chunk.start, chunk.end),
+            headings=above,
         )
         records.append(record)
     return records

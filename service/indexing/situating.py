@@ -12,10 +12,9 @@ import msgspec
 import stamina
 
 from service.errors import CallTooLargeError, ProviderError
-from service.indexing.context import window_start
+from service.indexing.context import window_size, window_start
 from service.indexing.embedding import wait_for_retry
 from service.providers.base import Contextualizer, Header, Passage
-from service.text import estimate_tokens
 
 WINDOW_TOKENS = 80_000
 """Of a document that are shown at once; prices rise, and attention falls, far beyond."""
@@ -144,8 +143,7 @@ class _Document:
     def _parts(self, left: Sequence[Wish], tokens: int) -> list[tuple[int, int, list[Wish]]]:
         """Parts of the document that are shown at once, each with the chunks looked at in it."""
         text = self._wishes.text
-        share = tokens / max(estimate_tokens(text), 1)
-        window = len(text) if share >= 1 else max(int(len(text) * share), 1)
+        window = window_size(text, tokens)
         parts: dict[int, list[Wish]] = {}
         for wish in left:
             start = window_start(len(text), window, wish.start, wish.end)
