@@ -5,14 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from service.api.fields import ModelName, Name
+from service.api.fields import ModelName, Name, provider_at
 from service.api.services import Services
-from service.errors import InvalidRequestError, ProviderError
+from service.errors import InvalidRequestError
 from service.indexing.headings import HEADING_VERSION
 from service.models import BatchPolicy, ContextMode, Contextual
 from service.providers.context_prompt import PROMPT_VERSION
 from service.providers.contextualizers import check_contextualizer
-from service.providers.outbound import UnknownProviderError
 
 
 class ContextualSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,14 +42,8 @@ async def checked_contextual(
         raise InvalidRequestError.at(
             f"/contextual/{missing}", "a model that writes headers needs it"
         )
-    try:
+    with provider_at("/contextual/provider", "the name of a registered provider"):
         await check_contextualizer(services.providers.accounts, team_id, asked.provider)
-    except UnknownProviderError as error:
-        raise InvalidRequestError.at(
-            "/contextual/provider", "must be the name of a registered provider"
-        ) from error
-    except ProviderError as error:
-        raise InvalidRequestError.at("/contextual/provider", str(error)) from error
     return Contextual(
         enabled=True,
         provider=asked.provider,

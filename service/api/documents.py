@@ -9,13 +9,13 @@ from litestar.params import JSONBody, QueryParameter
 from service.api.access import CurrentCollection, requires
 from service.api.problems import EVERYWHERE, WITH_BODY
 from service.api.records import DocId
-from service.api.services import CurrentServices
+from service.api.services import CurrentServices, Services
 from service.api.strict import KEEPS_SURROGATES
 from service.indexing import editing
 from service.indexing.bounds import MAX_DOCUMENTS
 from service.indexing.intake import submit_documents
 from service.indexing.waiting import wait_for_job
-from service.models import IncomingDocument, IngestMode, Metadata
+from service.models import Collection, IncomingDocument, IngestMode, Metadata
 
 WAIT_SECONDS = 30.0
 
@@ -78,6 +78,13 @@ async def post_documents(
     With `wait=true` the answer comes when the job has ended, or after 30 s, and is the job.
     """
     job_id = await submit_documents(services.database, collection, data.documents, data.mode)
+    return await accepted(services, collection, job_id, wait=wait)
+
+
+async def accepted(
+    services: Services, collection: Collection, job_id: int, *, wait: bool
+) -> Response[Accepted]:
+    """The answer to documents that were taken in; with `wait` the job when it has ended."""
     if wait:
         job = await wait_for_job(services.database, collection, job_id, seconds=WAIT_SECONDS)
         # A job has the fields of `Accepted` and more; the framework describes one type only.

@@ -1,9 +1,14 @@
-"""Field types that several requests share; their bounds are those of the schema's CHECKs."""
+"""Fields that several requests share; their bounds are those of the schema's CHECKs."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated
 
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
+
+from service.errors import InvalidRequestError, ProviderError
+from service.providers.outbound import UnknownProviderError
 
 MAX_ID = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""
@@ -39,6 +44,17 @@ _IN_WORDS = {
         GIVEN_KEY_PATTERN: "must be 16 to 128 printable ASCII characters without spaces",
     }.items()
 }
+
+
+@contextlib.contextmanager
+def provider_at(pointer: str, allowed: str) -> Iterator[None]:
+    """Say where a provider is named that does not exist, or is no good for this."""
+    try:
+        yield
+    except UnknownProviderError as error:
+        raise InvalidRequestError.at(pointer, f"must be {allowed}") from error
+    except ProviderError as error:
+        raise InvalidRequestError.at(pointer, str(error)) from error
 
 
 def plain_reason(message: str) -> str:

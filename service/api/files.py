@@ -1,7 +1,7 @@
 """Files as they are sent: taken in whole, converted to text when they are indexed."""
 
 import asyncio
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 from litestar import Response, post
@@ -10,7 +10,7 @@ from litestar.enums import RequestEncodingType
 from litestar.params import Body
 
 from service.api.access import CurrentCollection, requires
-from service.api.documents import WAIT_SECONDS, Accepted, Wait
+from service.api.documents import Accepted, Wait, accepted
 from service.api.problems import (
     WITH_BODY,
     AnyRequest,
@@ -22,13 +22,12 @@ from service.api.services import CurrentServices
 from service.errors import InvalidRequestError
 from service.indexing.bounds import MAX_FILE_BYTES
 from service.indexing.file_intake import IncomingFile, submit_files
-from service.indexing.waiting import wait_for_job
 from service.models import Metadata
 
 FORM_BYTES = 1_000_000
 """For what a form holds beside its files."""
 Sent = Annotated[UploadFile, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
-ALONE = "/{}", "names one document: send it with one file"
+ALONE = "names one document: send it with one file"
 
 
 class FilesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,21 +80,18 @@ async def post_files(
     """
     files = await _incoming(data)
     job_id = await submit_files(services.database, collection, files)
-    if wait:
-        job = await wait_for_job(services.database, collection, job_id, seconds=WAIT_SECONDS)
-        return cast("Response[Accepted]", Response(job))
-    return Response(Accepted(job_id))
+    return await accepted(services, collection, job_id, wait=wait)
 
 
 async def _incoming(form: FilesForm) -> list[IncomingFile]:
     if len(form.file) > 1:
         for field in ("doc_id", "title", "source"):
             if getattr(form, field) is not None:
-                raise InvalidRequestError.at(ALONE[0].format(field), ALONE[1])
+                raise InvalidRequestError.at(f"/{field}", ALONE)
     metadata = None if form.metadata is None else _metadata(form.metadata)
     files = []
     for sent in form.file:
-        name = _base_name(sent.filename)
+        name = _relative_name(sent.filename)
         files.append(
             IncomingFile(
                 doc_id=form.doc_id or name,
@@ -111,7 +107,7 @@ async def _incoming(form: FilesForm) -> list[IncomingFile]:
     return files
 
 
-def _base_name(name: str) -> str:
+def _relative_name(name: str) -> str:
     """The path as a browser or client sends it, without what leads out of a folder."""
     return name.replace("\\", "/").lstrip("/")
 

@@ -5,11 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from service.api.fields import Count, ModelName, Name
+from service.api.fields import Count, ModelName, Name, provider_at
 from service.api.services import Services
-from service.errors import InvalidRequestError, ProviderError
 from service.models import RerankDefaults
-from service.providers.outbound import UnknownProviderError
 from service.providers.rerankers import check_reranker
 
 Milliseconds = Annotated[int, Meta(ge=1, le=60_000)]
@@ -41,14 +39,8 @@ async def check_rerank(
     """Raise `InvalidRequestError` when the provider is not registered or does not rank."""
     if not isinstance(asked.provider, str):
         return
-    try:
+    with provider_at("/rerank/provider", "local or the name of a registered provider"):
         await check_reranker(services.providers.accounts, team_id, asked.provider)
-    except UnknownProviderError as error:
-        raise InvalidRequestError.at(
-            "/rerank/provider", "must be local or the name of a registered provider"
-        ) from error
-    except ProviderError as error:
-        raise InvalidRequestError.at("/rerank/provider", str(error)) from error
 
 
 def changed_rerank(
