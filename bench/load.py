@@ -6,28 +6,23 @@ machine.
 """
 
 import argparse
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import httpx
 import uvloop
-from lexical import chunks
 from search_overhead import serving
 from traffic import (
     Connections,
     Corpus,
     Table,
     Told,
-    corpus,
     filled,
+    on_own_server,
     percentile,
     resident_mb,
     statuses,
 )
-
-from service.db.embedded import EmbeddedPostgres
-from service.db.migrate import migrate
 
 DEADLINE_SECONDS = 3.0
 REFUSAL_SECONDS = 0.05
@@ -91,19 +86,6 @@ async def measure(server: serving, known: Corpus, given: argparse.Namespace) -> 
         return judge(told, best, given.seconds, (before, after))
 
 
-async def main(given: argparse.Namespace) -> int:
-    """Run it all; 1 when a promise was broken."""
-    known = corpus(list(chunks(given.chunks)))
-    with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
-        postgres = EmbeddedPostgres(Path(folder))
-        dsn = postgres.start()
-        try:
-            await migrate(dsn)
-            return int(await measure(serving(dsn), known, given) > 0)
-        finally:
-            postgres.stop()
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=3000)
@@ -113,4 +95,5 @@ if __name__ == "__main__":
     )
     parser.add_argument("--warm-seconds", type=float, default=5.0)
     parser.add_argument("--times", type=float, default=4.0, help="of the best rate")
-    raise SystemExit(uvloop.run(main(parser.parse_args())))
+    given = parser.parse_args()
+    raise SystemExit(uvloop.run(on_own_server(partial(measure, given=given), given.chunks)))

@@ -7,23 +7,17 @@ clients share the machine.
 import argparse
 import asyncio
 import contextlib
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from functools import partial
 
 import httpx
 import msgspec
 import uvloop
-from lexical import chunks
 from search_overhead import KEY, load, serving
-from traffic import Corpus, Table, corpus, filled, percentile
-
-from service.db.embedded import EmbeddedPostgres
-from service.db.migrate import migrate
+from traffic import PATH, Corpus, Table, filled, on_own_server, percentile
 
 TIMES = 2.0
-PATH = "/v1/collections/bench/search"
 Times = list[float]
 
 
@@ -112,23 +106,11 @@ def judge(alone: Times, beside: Times, met: Heavy, given: argparse.Namespace) ->
     return table.broken
 
 
-async def main(given: argparse.Namespace) -> int:
-    """Run it all; 1 when a promise was broken."""
-    known = corpus(list(chunks(given.chunks)))
-    with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
-        postgres = EmbeddedPostgres(Path(folder))
-        dsn = postgres.start()
-        try:
-            await migrate(dsn)
-            return int(await measure(serving(dsn), known, given) > 0)
-        finally:
-            postgres.stop()
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=3000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--warm-seconds", type=float, default=3.0)
-    raise SystemExit(uvloop.run(main(parser.parse_args())))
+    given = parser.parse_args()
+    raise SystemExit(uvloop.run(on_own_server(partial(measure, given=given), given.chunks)))

@@ -2,17 +2,22 @@
 
 import asyncio
 import itertools
+import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+from lexical import chunks
 from search_http import bodies, clustered
 from search_overhead import KEY, load, ready, serving
+
+from service.db.embedded import EmbeddedPostgres
+from service.db.migrate import migrate
 
 HUNG_SECONDS = 20.0
 MAX_CONNECTIONS = 2000
@@ -48,6 +53,19 @@ def corpus(texts: list[str]) -> Corpus:
         body["query"]["text"] = " ".join(words[at * 400 : (at + 1) * 400]) or "nothing"
         asked[at] = msgspec.json.encode(body)
     return Corpus(texts, vectors, asked)
+
+
+async def on_own_server(measure: Callable[[serving, Corpus], Awaitable[int]], size: int) -> int:
+    """Run a measurement beside a PostgreSQL of its own; 1 when it broke a promise."""
+    known = corpus(list(chunks(size)))
+    with tempfile.TemporaryDirectory(prefix="braid-bench-", ignore_cleanup_errors=True) as folder:
+        postgres = EmbeddedPostgres(Path(folder))
+        dsn = postgres.start()
+        try:
+            await migrate(dsn)
+            return int(await measure(serving(dsn), known) > 0)
+        finally:
+            postgres.stop()
 
 
 @asynccontextmanager

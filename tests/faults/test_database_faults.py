@@ -12,6 +12,7 @@ import httpx
 import pytest
 from litestar import Litestar
 from support.api import client_of, problem, serving
+from support.locks import locked_chunks, until_waiting
 from support.searching import chunk, document, filled, ids, search
 
 from service.db.embedded import EmbeddedPostgres
@@ -199,36 +200,9 @@ async def test_a_pool_without_a_free_connection_never_hangs(dsn: str) -> None:
 async def test_a_search_that_is_cancelled_leaves_no_statement_behind(
     address: str, client: httpx.AsyncClient
 ) -> None:
-    async with _locked_chunks(address):
+    async with locked_chunks(address):
         asked = asyncio.create_task(client.post("/v1/collections/teas/search", json=BODY))
-        await _until_waiting(address, 1)
+        await until_waiting(address, 1)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        await _until_waiting(address, 0)
-
-
-@contextlib.asynccontextmanager
-async def _locked_chunks(address: str) -> AsyncIterator[None]:
-    holder = await asyncpg.connect(address)
-    try:
-        async with holder.transaction():
-            await holder.execute("LOCK braid.chunks IN ACCESS EXCLUSIVE MODE")
-            yield
-    finally:
-        await holder.close()
-
-
-async def _until_waiting(address: str, sessions: int) -> None:
-    asker = await asyncpg.connect(address)
-    waiting = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    try:
-        async with asyncio.timeout(EVENTUALLY_SECONDS):
-            while True:
-                if await asker.fetchval(waiting) == sessions:
-                    return
-                await asyncio.sleep(0.01)
-    finally:
-        await asker.close()
+        await until_waiting(address, 0)

@@ -6,11 +6,11 @@ import json
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
 import httpx
 import pytest
 from litestar import Litestar
 from support.api import ROOT, ROOT_KEY, client_of, new_collection, problem
+from support.locks import locked_chunks, until_waiting
 from support.searching import chunk, document, filled, ids
 from support.served import Served, served
 
@@ -58,11 +58,11 @@ async def test_a_full_process_refuses_a_search_before_it_reads_anything(
 async def test_who_leaves_costs_nothing_more_and_slow_senders_hurt_nobody(
     running: Served, dsn: str
 ) -> None:
-    async with _locked_chunks(dsn):
+    async with locked_chunks(dsn):
         _, writer = await _connect(running, _request(json.dumps(BODY).encode()))
-        await _until_waiting(dsn, 1)
+        await until_waiting(dsn, 1)
         writer.close()
-        await _until_waiting(dsn, 0)
+        await until_waiting(dsn, 0)
     async with contextlib.AsyncExitStack() as stack:
         for request in [*[_request(b"{", length=1000)] * 50, *[b"GET /livez"] * 200]:
             _, writer = await _connect(running, request)
@@ -92,31 +92,3 @@ def _request(body: bytes, length: int | None = None) -> bytes:
         f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
     )
     return head.encode() + body
-
-
-@contextlib.asynccontextmanager
-async def _locked_chunks(dsn: str) -> AsyncIterator[None]:
-    """Searches wait as long as this lasts."""
-    holder = await asyncpg.connect(dsn)
-    try:
-        async with holder.transaction():
-            await holder.execute("LOCK braid.chunks IN ACCESS EXCLUSIVE MODE")
-            yield
-    finally:
-        await holder.close()
-
-
-async def _until_waiting(dsn: str, sessions: int) -> None:
-    asker = await asyncpg.connect(dsn)
-    waiting = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    try:
-        async with asyncio.timeout(EVENTUALLY_SECONDS):
-            while True:
-                if await asker.fetchval(waiting) == sessions:
-                    return
-                await asyncio.sleep(0.01)
-    finally:
-        await asker.close()
